@@ -260,6 +260,13 @@ MIXING = {
     "of as many rows": of_leaves(lambda x: x / x.shape[0]),
     "of sorted rows": of_leaves(lambda x: jnp.sort(x, axis=0)),
     "of rows in one axis": of_leaves(lambda x: x * x.reshape(-1)[:3]),
+    "of steps before": optax.GradientTransformation(
+        lambda params: [jnp.zeros(())] * 3,
+        lambda updates, state, params=None: (
+            jax.tree.map(lambda x: x / (1 + state[0]), updates),
+            [*state[1:], sum(jnp.abs(x).max() for x in jax.tree.leaves(updates))],
+        ),
+    ),
     "summed in a loop": of_leaves(lambda x: jax.lax.fori_loop(0, 3, lambda _, y: y - y.mean(), x)),
 }
 

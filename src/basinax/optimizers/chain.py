@@ -76,7 +76,7 @@ class Chain(AbstractTransform):
         parts = [transform.has_failed(inner) for transform, inner in self.with_states(state)]
         return functools.reduce(jnp.logical_or, parts, AbstractTransform.has_failed(self, state))
 
-    def with_states(self, state: "ChainState"):
+    def with_states(self, state: "ChainState") -> list[tuple[AbstractTransform, Any]]:
         """Each transform with its own state.
 
         Raises ValueError if the state is that of another number of transforms.
@@ -84,8 +84,8 @@ class Chain(AbstractTransform):
         n, n_states = len(self.transforms), len(state.states)
         if n != n_states:
             raise ValueError(f"Chain has {n} transforms, and its state is one of {n_states}")
-        for transform, inner in zip(self.transforms, state.states, strict=True):
-            yield transform, with_prefix(inner, state.index_prefix)
+        inner = (with_prefix(inner, state.index_prefix) for inner in state.states)
+        return list(zip(self.transforms, inner, strict=True))
 
 
 class ChainState(AbstractState):

@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 else:
     Transformation = Any
 
-STEPS = 2
-"""The number of steps that are compared: the second has a state that the first has made."""
-
 
 class OptaxTransform(AbstractTransform):
     """An optax transformation as a basinax transform; `chain` makes it if needed.
@@ -218,13 +215,14 @@ def _difference(transformation, shapes, structure, numbers) -> str | None:
 
     def expressed(tree: PyTree, at: list[int]) -> list[list[int]]:
         """The expressions of each step's updates."""
-        names = [(step, place) for step in range(STEPS + 1) for place in at]
+        names = [(step, place) for step in range(n_steps + 1) for place in at]
         stepped = functools.partial(_steps, transformation)
-        found = expressions.of(stepped, [tree] * (STEPS + 1), names)
-        return [found[k * len(at) : (k + 1) * len(at)] for k in range(STEPS)]
+        found = expressions.of(stepped, [tree] * (n_steps + 1), names)
+        return [found[k * len(at) : (k + 1) * len(at)] for k in range(n_steps)]
 
     try:
         with usual_promotion():
+            n_steps = _n_steps(transformation, of_shape(ROWS))
             whole = expressed(of_shape(ROWS), list(range(len(numbers))))
             for k, part in enumerate(_parts(of_shape(), numbers, n_parts)):
                 at = [place for place, number in enumerate(numbers) if number == k]
@@ -243,6 +241,15 @@ def _difference(transformation, shapes, structure, numbers) -> str | None:
     except Exception as error:
         return f"cannot be run row by row ({type(error).__name__}: {error})"
     return None
+
+
+def _n_steps(transformation, tree: PyTree) -> int:
+    """The number of steps after which all that a step has put into the state can have reached an
+    update: it may go through each part of the state in turn, and not be used before the last."""
+    structure = jax.tree.structure(tree)
+    state = jax.eval_shape(transformation.init, tree)
+    parts = jax.tree.leaves(state, is_leaf=lambda part: jax.tree.structure(part) == structure)
+    return len(parts) + 1
 
 
 def _steps(transformation, trees: list[PyTree]) -> list[PyTree]:

@@ -29,10 +29,8 @@ def optax_transform(name: str, /, **arguments: Any) -> "OptaxByName":
         arguments: the function's arguments: numbers, strings, booleans, None, and lists of these.
 
     Raises:
-        ValueError: the function or an argument is unknown (the message lists known ones), or the
-            function refuses an argument.
-        TypeError: the name is no text, an argument has another type, such as a function, or is
-            missing.
+        ValueError, TypeError: the function or an argument is unknown (the message lists known
+            ones), is missing, has another type, such as a function, or is refused by the function.
     """
     if not isinstance(name, str):
         raise TypeError(f"the function must be named by a text, such as 'adam', got {name!r}")
