@@ -250,6 +250,20 @@ def test_own_calculators_are_asked(clamped):
         np.testing.assert_allclose(found.tensor, clamped[0].tensor, atol=1e-7)
 
 
+class WithoutEnergy(ASEEMT):
+    """Finite forces and stresses beside an energy that is NaN."""
+
+    def calculate(self, *arguments, **options):
+        super().calculate(*arguments, **options)
+        self.results["energy"] = self.results["free_energy"] = np.nan
+
+
+@pytest.mark.parametrize("relax_ions", [False, True])
+def test_a_crystal_without_an_energy_has_no_constants(relax_ions):
+    (found,) = elastic([bulk("Cu")], WithoutEnergy(), relax_ions=relax_ions)
+    assert np.isnan(found.tensor).all() and found.message and not found.is_stable
+
+
 @pytest.mark.parametrize(
     ("atoms", "options", "error", "text"),
     [

@@ -115,6 +115,19 @@ def test_calculators_are_asked_too(structures, found):
             np.testing.assert_allclose(theirs[k].hessian, found[0][k].hessian, atol=tolerance)
 
 
+class WithoutEnergy(ASEEMT):
+    """Finite forces beside an energy that is NaN."""
+
+    def calculate(self, *arguments, **options):
+        super().calculate(*arguments, **options)
+        self.results["energy"] = self.results["free_energy"] = np.nan
+
+
+def test_a_structure_without_an_energy_is_no_minimum():
+    (found,) = vibrations([bulk("Cu")], WithoutEnergy())
+    assert found.message and np.isnan(found.hessian).all() and not found.is_minimum
+
+
 def test_what_cannot_be_evaluated_is_told_and_spoils_no_other(structures):
     tungsten = Atoms("W2", [(0, 0, 0), (0, 0, 2)])
     calculator = ASECalculator(ASEEMT())

@@ -5,8 +5,8 @@ Each structure's tensor has the bits that it has alone.
 
 import dataclasses
 import warnings
-from collections.abc import Iterable
-from typing import Any, NamedTuple, cast
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from ase import Atoms, units
@@ -27,6 +27,9 @@ from basinax.structures.read import has_volume, name_of
 
 KELVIN = np.sqrt([1.0, 1.0, 1.0, 2.0, 2.0, 2.0])
 """Voigt's stresses times these, and his strains divided by these, turn by orthogonal matrices."""
+
+MISSING = np.full(6, np.nan)
+"""The stress of a structure that could not be evaluated."""
 
 SPANNED = 0.1
 """Strains span a direction if their singular value along it is above this part of the largest."""
@@ -201,13 +204,12 @@ def elastic(
     else:
         found = evaluated(strained, evaluator, potential, **of_points)
         failed = [""] * len(strained)
-    missing = np.full(6, np.nan)
-    stresses = iter([cast(Any, a).calc.results.get("stress", missing) for a in found.atoms])
+    stresses = _stresses_of(found)
     messages = iter([m or f for m, f in zip(found.messages, failed, strict=True)])
     directions, results = zip(turns, needed, sizes, strict=True), []
     for k, a in enumerate(structures):
         if k in lost:
-            results.append(Elasticity(a.copy(), np.full((6, 6), np.nan), missing, lost[k]))
+            results.append(Elasticity(a.copy(), np.full((6, 6), np.nan), MISSING, lost[k]))
             continue
         t, n, each = next(directions)
         stress, *pairs = (next(stresses) for _ in each)
@@ -215,6 +217,13 @@ def elastic(
         message = next(filter(None, [next(messages) for _ in each]), "")
         results.append(Elasticity(a.copy(), _tensor(t, n, slopes), stress, message))
     return AtomsElasticity(results)
+
+
+def _stresses_of(found: Any) -> Iterator[np.ndarray]:
+    """The stresses of a result; NaN where there is none, or an evaluation was not finite."""
+    for a, energy, message in zip(found.atoms, found.energies, found.messages, strict=True):
+        is_usable = np.isfinite(energy) and not message
+        yield a.calc.results.get("stress", MISSING) if is_usable else MISSING
 
 
 def _strained(atoms: Atoms, entry: int, size: float) -> Atoms:

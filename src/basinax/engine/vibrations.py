@@ -172,7 +172,7 @@ def vibrations(
         TypeError, ValueError: a structure or an argument is unusable, or the potential has no
             analytical Hessian; the message has the reason.
         NotImplementedError: a constraint other than `FixAtoms`, `FixCom` and `FixSymmetry` holds
-            atoms, and `indices` does not say which ones vibrate.
+            atoms, and `indices` does not say which ones vibrate; or one acts on the host.
     """
     choose("hessian", hessian, dict.fromkeys(get_args(Method)))
     if nfree not in WEIGHTS:
@@ -308,11 +308,14 @@ def _analytical(
 def _half(
     moving: np.ndarray, weights: dict[float, float], forces: Iterator[tuple[np.ndarray, str]]
 ) -> tuple[np.ndarray, str]:
-    """Half of the Hessian of a structure, which takes its share of the forces, and a message."""
+    """Half of the Hessian of a structure, which takes its share of the forces, and a message.
+
+    Rows of displacements without finite results are NaN, even if forces alone are finite.
+    """
     rows, messages = np.zeros((3 * len(moving), 3 * len(moving))), [""]
     for row, weight in itertools.product(rows, weights.values()):
         found, message = next(forces)
-        row += weight * found[moving].ravel()
+        row += np.nan if message else weight * found[moving].ravel()
         messages.append(message)
     return rows, next(filter(None, messages), "")
 
