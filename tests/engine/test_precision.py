@@ -42,6 +42,14 @@ def test_no_tolerance_at_all_is_no_mistake():
     run(dtype="float32", fmax=0.0, max_steps=3)
 
 
+def test_positions_that_single_precision_rounds_coarsely_are_said():
+    crystal = bulk("Ar", a=5.3)
+    crystal.positions += 1e5
+    with pytest.warns(UserWarning, match="so far from the origin that float32 rounds .* 0.01 Å"):
+        evaluate([crystal], LennardJones(**ARGON), dtype="float32")
+    evaluate([crystal], LennardJones(**ARGON))
+
+
 @pytest.mark.parametrize(
     "call",
     [

@@ -79,6 +79,7 @@ def test_a_cutoff_beyond_all_atoms_gives_nearly_the_same():
     assert all_pairs == pytest.approx(cut, rel=1e-7)
 
 
+@pytest.mark.filterwarnings("ignore:positions are so far from the origin:UserWarning")
 @pytest.mark.usefixtures("few_shapes", "exhaustively_as_users")
 @pytest.mark.parametrize(("potential", "dtype"), [(ARGON, "float32"), exhaustive(MORSE, "float64")])
 def test_a_cluster_has_the_same_bits_alone_and_in_a_batch(potential, dtype, monkeypatch):

@@ -16,6 +16,7 @@ from ase import Atoms
 from jaxtyping import Bool, Float, Int
 
 from basinax.neighbors.numbering import coded, distinct, reversed_pairs
+from basinax.numerics.settings import warn_once
 from basinax.structures.read import cells_of, name_of
 
 RESOLUTION = float(np.finfo(np.float64).eps)
@@ -23,6 +24,9 @@ RESOLUTION = float(np.finfo(np.float64).eps)
 
 LARGEST_POSITION, LARGEST_CELL = 1e8, 1e5
 """The largest coordinates and cell entries, in Å, for which a list is made."""
+
+COARSE = 1e-3
+"""Positions that are rounded by more, in Å, are told of: forces err by some hundredths of them."""
 
 MOST_IMAGES = 10_000
 """The largest number of periodic images of an atom within the radius of a list, counted in a
@@ -250,6 +254,11 @@ def unlistable(atoms: Sequence[Atoms], radius: float, dtype: Any) -> dict[int, V
         own = slice(tasks.starts[k], tasks.starts[k] + sizes[k])
         name, largest = name_of(atoms[k], k), float(np.abs(positions[own]).max())
         errors[k] = no_list(name, cells[k], radius, largest, resolution)
+    if not errors and (rounding := resolution * np.abs(positions).max()) > COARSE:
+        warn_once(
+            f"positions are so far from the origin that {np.dtype(dtype)} rounds them by up to"
+            f" {rounding:.1g} Å: move these structures to the origin, or use double precision"
+        )
     return errors
 
 
