@@ -35,6 +35,8 @@ CALLS = [
     "basinax.atoms.EMT()",
     "basinax.atoms.StillingerWeber.named('Si')",
     "basinax.atoms.Tersoff.named('Si')",
+    "basinax.atoms.relax_stream([], MADE)",
+    "MADE.calculator().get_potential_energy(ase.Atoms('Ar'))",
     "basinax.atoms.EAM(['Cu'], *TABLES, drho=1, dr=1, cutoff=8)",
 ]
 
@@ -54,13 +56,14 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system doe
 def test_after_jax_has_been_used_a_fork_is_refused():
     tried = "\n        ".join(f"say(lambda: {call})" for call in CALLS)
     before = """
-import basinax.atoms
+import ase, basinax.atoms
 def say(call):
     try:
         call()
     except RuntimeError as error:
         print(error, flush=True)
 TABLES = np.zeros((1, 9)), *[np.zeros((1, 1, 9))] * 2
+MADE = basinax.atoms.LennardJones()
 jax.numpy.ones(2)
 """
     *said, end, devices = forked(before, tried)

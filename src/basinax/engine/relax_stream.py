@@ -23,6 +23,7 @@ from basinax.engine.workers import Devices
 from basinax.minimize.criteria import AbstractCriterion
 from basinax.minimize.status import Status
 from basinax.models.evaluators.protocol import AbstractEvaluator
+from basinax.numerics.forks import check_process
 from basinax.numerics.memory import host_memory
 from basinax.numerics.settings import (
     at_least,
@@ -96,7 +97,10 @@ def relax_stream(
         TypeError, ValueError: an argument or a structure is unusable, as for `relax`. All
             structures that were read before it have been returned then; so they are if reading
             raises.
+        NotImplementedError: likewise, of a constraint or a cell that is not supported.
+        RuntimeError: a fork of a process that had used JAX calls this function.
     """
+    check_process()
     check_are_several(structures)
     potential, optimizer = named_model(potential, optimizer)
     cell = named_cells(cell)

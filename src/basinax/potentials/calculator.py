@@ -7,6 +7,7 @@ from ase import Atoms
 from ase.calculators.calculator import Calculator, all_changes
 
 from basinax.neighbors.search import check_open
+from basinax.numerics.forks import check_process
 from basinax.numerics.switches import own_switches
 from basinax.potentials.points import found_of
 from basinax.structures.batch import available_dtype
@@ -41,6 +42,7 @@ class PotentialCalculator(Calculator):
 
     @own_switches()
     def _found(self) -> dict[str, Any]:
+        check_process()
         atoms: Any = self.atoms
         self.potential.check([atoms])
         check_open([atoms], self.potential.cutoff)
