@@ -339,6 +339,7 @@ def test_stored_results_are_no_calculator():
         ({"calculator": 3}, "calculator must be an ASE calculator"),
         ({"calculator": EMT(), "workers": 2}, "workers needs a function"),
         ({"calculator": EMT(), "reuse": True}, "reuse needs a function"),
+        ({"calculator": EMT(), "threads": 2}, "threads needs a function"),
         ({"calculator": EMT, "workers": 0}, "workers must be at least 1"),
         ({"calculator": EMT, "threads": 1.5}, "threads must be an integer"),
         ({"calculator": EMT, "timeout": -1.0}, "timeout must be positive"),

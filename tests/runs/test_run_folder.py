@@ -316,6 +316,16 @@ def test_a_report_of_a_run_says_what_it_has_found(whole):
     assert "a report is a file in .html" in run("report", "kept", "--output", "x.pdf", code=2)
 
 
+def test_a_report_that_cannot_be_written_is_told(monkeypatch):
+    relax("--run", "kept", files=["c.xyz"])
+
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, "No space left")
+
+    monkeypatch.setattr("basinax.runs.folder.write_report", full)
+    assert "kept/report.html cannot be written: No space left" in run("report", "kept", code=3)
+
+
 def test_tables_of_a_run_have_what_could_not_be_read():
     ase.io.write("with_none.traj", [cluster(1), Atoms(), cluster(2)])
     relax(

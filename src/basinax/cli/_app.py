@@ -214,7 +214,7 @@ def report(
     """Write a page of HTML about a run so far: counts, distributions, failures, throughput,
     settings. It needs no network.
 
-    Exit status: 0, 2 for bad input.
+    Exit status: 0, 2 for bad input, 3 if something could not be written.
     """
     from basinax.cli.export import report as run
 

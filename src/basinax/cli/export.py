@@ -11,7 +11,7 @@ from basinax.cli.console import check_printed, err, fail, out, print_line, repor
 from basinax.cli.contents import found_structures, have_stress, plans_of
 from basinax.cli.inputs import home_of, note_place
 from basinax.cli.options import STDOUT
-from basinax.cli.outputs import Saver, check_places, print_saved, print_written
+from basinax.cli.outputs import Saver, check_places, print_saved
 from basinax.cli.values import Shard, shard_of
 from basinax.config.files import key_of
 from basinax.config.tables import RECORD, Table
@@ -80,12 +80,13 @@ def report(name: str, output: Path | None, info: list[str], *, may_replace: bool
         kept = RunFolder.begun(name)
         place = output or kept.page
         check_report(place)
-        briefs, record = kept.results.briefs(), kept.read_record()
+        record, briefs = kept.read_record(), kept.results.briefs()
+        columns = kept.columns_of_info(info, briefs)
     may_replace = may_replace or (output is None and not place.is_symlink())
     check_places([(place, "output")], None, 0, kept.files, may_replace=may_replace)
-    with reported():
-        kept.write_report(place, record, briefs, kept.name, info)
-    print_written(out, [place])
+    saver = Saver([place])
+    saver.save(place, lambda path: kept.write_report(path, record, briefs, kept.name, columns))
+    print_saved(saver)
 
 
 def resume(name: str, options: list[str], commands: Any) -> None:

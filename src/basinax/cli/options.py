@@ -38,7 +38,7 @@ Devices = Annotated[
     int | None,
     typer.Option(
         help="So many of the devices that JAX has here, such as GPUs, share the structures; by"
-        " default all that are no CPUs. No result depends on it.",
+        " default all that are no CPUs, one of them for a model. No result depends on it.",
         metavar="NUMBER",
         min=1,
     ),
@@ -56,8 +56,8 @@ FixedAtoms = Annotated[
 Skin = Annotated[
     float | None,
     from_zero(
-        "How far past the cutoff neighbour lists reach (Å), 0.15 cutoffs by default; changes speed"
-        " only.",
+        "How far past the cutoff neighbour lists reach (Å); by default 0.15 cutoffs, 0.2 for EMT,"
+        " EAM and ZhouEAM. It changes speed only.",
     ),
 ]
 
@@ -106,7 +106,7 @@ class ModelOptions:
     files: Annotated[
         list[Path],
         typer.Argument(
-            help="Files of any format that ASE reads; every image in them is relaxed, or those of"
+            help="Files of any format that ASE reads; all images in them count, or those of"
             " FILE@START:STOP. A folder stands for its files, and - for extended XYZ from standard"
             " input."
         ),
@@ -143,7 +143,7 @@ class ModelOptions:
         int | None,
         typer.Option(
             help="Processes of a calculator of ASE, or threads of a model, that evaluate"
-            " structures; one a core by default.",
+            " structures; by default one a core, two for a model on a GPU.",
             min=1,
         ),
     ] = None
@@ -304,9 +304,10 @@ class Probed(ModelOptions):
 
     tolerance: Annotated[
         float,
-        from_zero(
-            "How far forces and stress may be from differences of the energy, as a part of the"
-            " largest."
+        typer.Option(
+            help="How far forces and stress may be from differences of the energy, as a part of the"
+            " largest; above 0.",
+            metavar="NUMBER",
         ),
     ] = 1e-3
 

@@ -43,16 +43,23 @@ def or_of_info(read: Callable[[str], Any]) -> Callable[[Any], Any]:
     return value_of
 
 
-def _not_negative(read: Callable[[str], Any]) -> Callable[[Any], Any]:
+def _read(read: Callable[[str], Any], text: Any, expected: str) -> Any:
+    try:
+        return read(text)
+    except ValueError:
+        raise typer.BadParameter(f"expected {expected}, got {text!r}") from None
+
+
+def _not_negative(read: Callable[[str], Any], expected: str) -> Callable[[Any], Any]:
     def value_of(text: str) -> Any:
-        if not (value := read(text)) >= 0:
+        if not (value := _read(read, text, expected)) >= 0:
             raise typer.BadParameter("must be 0 or more")
         return value
 
     return or_of_info(value_of)
 
 
-not_negative, count_of = _not_negative(float), _not_negative(int)
+not_negative, count_of = _not_negative(float, "a number"), _not_negative(int, "a whole number")
 
 
 @or_of_info
@@ -62,10 +69,11 @@ def pressure_of(text: str) -> float:
         if text.endswith(unit):
             from ase.units import GPa
 
-            return float(text.removesuffix(unit)) * times * GPa
-    return float(text)
+            return _read(float, text.removesuffix(unit), _PRESSURE) * times * GPa
+    return _read(float, text, _PRESSURE)
 
 
+_PRESSURE = "a number, in eV/Å³ or with GPa or kbar behind it"
 _IN_GPA = {"GPa": 1.0, "kbar": 0.1}
 
 

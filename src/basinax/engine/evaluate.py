@@ -104,7 +104,8 @@ def evaluate(
         dtype: float32 or float64; JAX's default float if None. Calculators have their own.
 
     Raises:
-        TypeError, ValueError: a structure or an argument is unusable; the message has the reason.
+        TypeError, ValueError, NotImplementedError: a structure or an argument is unusable; the
+            message has the reason.
         RuntimeError: a fork of a process that had used JAX calls this function.
     """
     require_switch(stress, "stress")

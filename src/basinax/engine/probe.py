@@ -87,7 +87,8 @@ def probe(
         seed: the seed of random directions and orders.
 
     Raises:
-        TypeError, ValueError: an error of `evaluate`, or fewer than two structures.
+        TypeError, ValueError, NotImplementedError: an error of `evaluate`, or fewer than two
+            structures.
     """
     one_number(tolerance, "tolerance", POSITIVE)
     require_whole(seed, "seed")

@@ -153,8 +153,9 @@ def relax(
             a terminal in runs of more than three seconds. A function is called with a `Progress`
             during the run.
         on_end: called with the number of a structure and its outcome as soon as it has ended, in
-            any order, in the thread of the caller. If it raises, the run ends. The stress of
-            `stress=True` is not available yet.
+            any order, in the thread of the caller. If it raises, the run ends. It must change no
+            structure of `atoms`: those that wait are read later. The stress of `stress=True` is not
+            available yet.
         should_stop: called now and then; after it returns True the run ends, and unfinished
             structures are returned at their current points, as `Status.RUNNING`.
         throw: raise if a structure does not converge; otherwise see `status`.

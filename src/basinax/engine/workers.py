@@ -38,7 +38,9 @@ def lanes_of(devices: Devices) -> list[Device]:
         require_whole(devices, "devices", at_least(1))
         found = jax.local_devices()
         if devices > len(found):
-            raise ValueError(f"devices must be at most {len(found)}, as many as JAX has here")
+            raise ValueError(
+                f"devices must be at most {len(found)}, as many as JAX has here; got {devices}"
+            )
         return _lanes(found[:devices])
     chosen = list(devices) if isinstance(devices, Sequence) else [devices]
     if not chosen or not all(isinstance(device, jax.Device) for device in chosen):

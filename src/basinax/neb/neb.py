@@ -25,6 +25,7 @@ from basinax.numerics.forks import check_process
 from basinax.numerics.settings import first_of, knows_options_of_ase, shown, warn
 from basinax.numerics.switches import own_switches
 from basinax.optimizers import FIRE
+from basinax.optimizers.line_search.walk import has_search
 from basinax.optimizers.protocol import AbstractTransform, check_transform
 from basinax.potentials import AbstractPotential
 from basinax.results.trajectory import Trajectories
@@ -155,6 +156,11 @@ def usable_optimizer(optimizer: AbstractTransform | str | None) -> AbstractTrans
         raise TypeError(
             "InternalLBFGS steps by the bonds of one structure, a path has many: choose FIRE(),"
             " MDMin(), BFGS() or LBFGS()"
+        )
+    if has_search(steps):
+        raise TypeError(
+            "forces on a path are not derivatives of an energy, so a search along a line finds no"
+            " end: choose FIRE(), MDMin(), BFGS() or LBFGS()"
         )
     return steps
 

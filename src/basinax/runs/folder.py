@@ -15,7 +15,7 @@ from basinax.config.files import PARTIAL, check_sole, replacing
 from basinax.config.tables import RECORD, SETTINGS, Table, read_config, toml_of
 from basinax.results.record import Relaxed
 from basinax.results.report.page import write_report
-from basinax.results.table import fields_of, further_columns
+from basinax.results.table import Columns, fields_of, further_columns
 from basinax.runs.record import checked, spans_of
 from basinax.runs.results import Brief, Results
 from basinax.runs.stores import SQLiteFile
@@ -109,23 +109,16 @@ class RunFolder:
         record: Table,
         briefs: Sequence[Brief],
         title: str,
-        info: Sequence[str] = (),
+        info: Columns | None = None,
     ) -> None:
         """Write the page about the run, see `basinax.results.report.page.write_report`.
 
         Args:
-            info: names in the `info` of structures for further columns.
-
-        Raises:
-            ValueError: no structure has a name, or the table has a column of this name.
+            info: further columns, from `columns_of_info`.
         """
         rows, stored = [brief.as_row() for brief in briefs], [brief.stored for brief in briefs]
-        if info:
-            infos = self.results.infos()
-            headings = [column.heading for column in fields_of(Relaxed).values()]
-            found = further_columns(info, [infos[row["number"]] for row in rows], headings)
-            for k, row in enumerate(rows):
-                row |= {name: values[k] for name, values in found.items()}
+        for k, row in enumerate(rows):
+            row |= {name: values[k] for name, values in (info or {}).items()}
         write_report(
             path,
             rows,
@@ -136,6 +129,16 @@ class RunFolder:
             settings=record,
             title=title,
         )
+
+    def columns_of_info(self, names: Sequence[str], briefs: Sequence[Brief]) -> Columns:
+        """Columns by names in the `info` of structures.
+
+        Raises:
+            ValueError: no structure has a name, or the table has a column of this name.
+        """
+        infos = self.results.infos() if names else {}
+        headings = [column.heading for column in fields_of(Relaxed).values()]
+        return further_columns(names, [infos.get(x.number, {}) for x in briefs], headings)
 
     @contextmanager
     def taken(self) -> Iterator[None]:

@@ -53,7 +53,7 @@ class ASECalculator(AbstractEvaluator):
             with other last digits. Needs a function.
         timeout: a longer evaluation (s) ends its structure; None for no limit. Needs a function.
         threads: the threads of BLAS, OpenMP and torch in each process. Another number changes last
-            digits.
+            digits. Needs a function.
 
     Raises:
         TypeError, ValueError: an argument is unusable.
@@ -80,8 +80,9 @@ class ASECalculator(AbstractEvaluator):
         if self.timeout is not None:
             one_number(self.timeout, "timeout", POSITIVE)
         if is_instance:
-            for name in ("workers", "reuse", "timeout"):
-                if getattr(self, name):
+            defaults = {field.name: field.default for field in dataclasses.fields(self)}
+            for name in ("workers", "reuse", "timeout", "threads"):
+                if getattr(self, name) != defaults[name]:
                     raise TypeError(
                         f"{name} needs a function that makes calculators, got a calculator: pass"
                         f" lambda: {type(self.calculator).__name__}(...)"

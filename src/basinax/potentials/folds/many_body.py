@@ -80,6 +80,7 @@ class Surroundings(eqx.Module):
         return tuple(jnp.zeros_like(self.distances) for _ in range(n))
 
     def kinds_at(self, entry: Int32[Array, ""]) -> Int32[Array, "rows"] | None:
+        """The species of the neighbours in an entry, as indices; None for a single one."""
         return None if self.kinds is None else at(self.kinds, entry)
 
 
