@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 
 from basinax.minimize.status import Status
 from basinax.neb.paths import images_of
-from basinax.results.compare import ComparedOutcomes, Comparison, distance_of
+from basinax.results.compare import AbstractCompared, Comparison, distance_of
 from basinax.results.history import History
 from basinax.results.record import Entries, Relaxed
 from basinax.results.snapshot import Template
@@ -183,14 +183,14 @@ class MinimumEnergyPath:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ComparedPath(ComparedOutcomes):
+class ComparedPath(AbstractCompared):
     """One path in two results, the first and the other one. Energies are in eV."""
 
     first: MinimumEnergyPath
     other: MinimumEnergyPath
 
     noun = "path"
-    height_name, height_unit = "barriers", "meV"
+    judged_by = "barriers", "meV"
 
     @derived("images")
     def n_images(self) -> int:
@@ -206,7 +206,7 @@ class ComparedPath(ComparedOutcomes):
         return self.other.barrier - self.first.barrier
 
     @property
-    def height_difference(self) -> float:
+    def judged_difference(self) -> float:
         return self.barrier_difference
 
     @derived("reverse_barrier_difference_eV", "eV")

@@ -27,11 +27,11 @@ from basinax.results.table import (
 from basinax.structures.read import to_nearest_images
 
 NEAR = 1e-3
-"""Heights that differ by less count as equal in summaries, in eV or eV per atom."""
+"""Energies that differ by less count as equal in summaries, in eV or eV per atom."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ComparedOutcomes(abc.ABC):
+class AbstractCompared(abc.ABC):
     """One structure or path in two results, the first and the other one."""
 
     first: Any
@@ -39,14 +39,13 @@ class ComparedOutcomes(abc.ABC):
 
     noun: ClassVar[str]
     """What is compared, such as structure."""
-    height_name: ClassVar[str]
-    """The energy by which summaries count those that are lower or higher."""
-    height_unit: ClassVar[str]
+    judged_by: ClassVar[tuple[str, str]]
+    """The energies by which summaries count what is lower or higher, and their unit."""
 
     @property
     @abc.abstractmethod
-    def height_difference(self) -> float:
-        """That energy in the other minus that in the first, in eV or eV per atom."""
+    def judged_difference(self) -> float:
+        """The energy of `judged_by` in the other minus that in the first, in eV or eV per atom."""
 
     @derived("source", is_brief=True)
     def source(self) -> str:
@@ -88,14 +87,14 @@ class ComparedOutcomes(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Compared(ComparedOutcomes):
+class Compared(AbstractCompared):
     """One structure in two results, the first and the other one."""
 
     first: Relaxed
     other: Relaxed
 
     noun = "structure"
-    height_name, height_unit = "energies", "meV/atom"
+    judged_by = "energies", "meV/atom"
 
     @derived("atoms")
     def n_atoms(self) -> int:
@@ -112,7 +111,7 @@ class Compared(ComparedOutcomes):
         return self.energy_difference / self.n_atoms
 
     @property
-    def height_difference(self) -> float:
+    def judged_difference(self) -> float:
         return self.energy_difference_per_atom
 
     @derived("volume_difference_A3", "Å³")
@@ -126,7 +125,7 @@ class Compared(ComparedOutcomes):
         return distance_of(self.first, self.other)
 
 
-Pair = TypeVar("Pair", bound=ComparedOutcomes)
+Pair = TypeVar("Pair", bound=AbstractCompared)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -201,7 +200,7 @@ class Comparison(Entries[Pair]):
                 lines.append(f"{len(missing)} only in the {name}: {first_of(missing)}")
         if not len(self):
             return lines
-        differences = np.array([pair.height_difference for pair in self.entries])
+        differences = np.array([pair.judged_difference for pair in self.entries])
         distances = np.array([pair.distance for pair in self.entries])
         n_lower, n_higher = int((differences < -NEAR).sum()), int((differences > NEAR).sum())
         n_near = int(np.isfinite(differences).sum()) - n_lower - n_higher
@@ -211,12 +210,13 @@ class Comparison(Entries[Pair]):
             "steps": lambda entry: entry.steps,
             "evaluations": lambda entry: entry.evaluations,
         }
-        totals = [f"{name} {self._totals(count)}" for name, count in counted.items()]
+        totals = [f"{what} {self._totals(count)}" for what, count in counted.items()]
+        name, unit = self.kind.judged_by
         return [
             *lines,
             f"in the first and the other: {'; '.join(totals)}",
-            f"{self.kind.height_name} of the other: {n_lower} lower, {n_higher} higher, {n_near}"
-            f" within {1000 * NEAR:g} {self.kind.height_unit}; largest distance {largest:.3g} Å",
+            f"{name} of the other: {n_lower} lower, {n_higher} higher, {n_near} within"
+            f" {1000 * NEAR:g} {unit}; largest distance {largest:.3g} Å",
         ]
 
     def _totals(self, count: Callable[[Any], int]) -> str:
