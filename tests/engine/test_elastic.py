@@ -11,6 +11,7 @@ from ase.optimize import FIRE as ASEFIRE
 from basinax import FIRE
 from basinax.atoms import EMT, ASECalculator, StillingerWeber, elastic, relax
 from basinax.structures.charges import Unused
+from calculators import WithoutEnergy
 from comparison import same_bits
 from cover import exhaustive
 
@@ -248,14 +249,6 @@ def test_own_calculators_are_asked(clamped):
     for relax_ions in (False, True):
         (found,) = elastic([copper], relax_ions=relax_ions)
         np.testing.assert_allclose(found.tensor, clamped[0].tensor, atol=1e-7)
-
-
-class WithoutEnergy(ASEEMT):
-    """Finite forces and stresses beside an energy that is NaN."""
-
-    def calculate(self, *arguments, **options):
-        super().calculate(*arguments, **options)
-        self.results["energy"] = self.results["free_energy"] = np.nan
 
 
 @pytest.mark.parametrize("relax_ions", [False, True])

@@ -24,6 +24,7 @@ from basinax.atoms import (
     relax,
     vibrations,
 )
+from calculators import WithoutEnergy
 from comparison import same_bits
 from cover import exhaustive
 
@@ -113,14 +114,6 @@ def test_calculators_are_asked_too(structures, found):
         for k in range(2):
             tolerance = 1e-6 if found[1] == "float64" else 1e-2
             np.testing.assert_allclose(theirs[k].hessian, found[0][k].hessian, atol=tolerance)
-
-
-class WithoutEnergy(ASEEMT):
-    """Finite forces beside an energy that is NaN."""
-
-    def calculate(self, *arguments, **options):
-        super().calculate(*arguments, **options)
-        self.results["energy"] = self.results["free_energy"] = np.nan
 
 
 def test_a_structure_without_an_energy_is_no_minimum():

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from ase.calculators.calculator import Calculator, FileIOCalculator, all_changes
+from ase.calculators.emt import EMT
 
 
 class Springs(Calculator):
@@ -188,3 +189,11 @@ class Whirl(Calculator):
         away = atoms.positions - self.places
         around = np.cross([0, 0, 1.5], away)
         self.results = {"energy": 2.5 * float((away * away).sum()), "forces": around - 5 * away}
+
+
+class WithoutEnergy(EMT):
+    """Finite forces and stresses beside an energy that is NaN."""
+
+    def calculate(self, *arguments, **options):
+        super().calculate(*arguments, **options)
+        self.results["energy"] = self.results["free_energy"] = np.nan

@@ -136,9 +136,11 @@ class RunFolder:
         Raises:
             ValueError: no structure has a name, or the table has a column of this name.
         """
-        infos = self.results.infos() if names else {}
+        if not names:  # reading `info` takes long
+            return {}
+        infos = self.results.infos()
         headings = [column.heading for column in fields_of(Relaxed).values()]
-        return further_columns(names, [infos.get(x.number, {}) for x in briefs], headings)
+        return further_columns(names, [infos[brief.number] for brief in briefs], headings)
 
     @contextmanager
     def taken(self) -> Iterator[None]:
