@@ -674,6 +674,7 @@ def test_what_cannot_run_raises_before_it_runs(make, options, error, text):
         ({"dtype": "int32"}, "dtype must be float32 or float64"),
         ({"workers": 0}, "workers must be at least 1"),
         ({"shapes": "all"}, "unknown shapes 'all'"),
+        ({"devices": [3]}, "devices must be some of JAX"),
     ],
 )
 def test_settings_that_are_of_no_use_raise(options, text):

@@ -445,6 +445,8 @@ def test_two_results_are_compared_by_path(found):
     row = {name: values[0] for name, values in both.to_dict().items()}
     assert (row["formula"], row["barrier_difference_eV"]) == ("Al13", pair.barrier_difference)
     assert np.isnan(found.compare(neb([ends], EMT(), n_images=4, max_steps=0))[0].distance)
+    with pytest.raises(TypeError, match="other must be a result of neb"):
+        found.compare(list(found))
 
 
 @pytest.mark.parametrize("form", ["traj", "extxyz"])

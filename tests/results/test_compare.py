@@ -54,6 +54,11 @@ def test_a_source_of_other_atoms_is_refused():
         result(a=0.0).compare(other)
 
 
+def test_what_is_no_result_is_refused():
+    with pytest.raises(TypeError, match="other must be a result of relax or evaluate, got 3"):
+        result(a=0.0).compare(3)
+
+
 def test_a_summary_has_counts_sums_and_the_first_structures(tmp_path):
     other = result(a=-1.5, b=-1.0, d=0.0)
     other = AtomsRelaxation([dataclasses.replace(x, status="stalled", steps=9) for x in other])

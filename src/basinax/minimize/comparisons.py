@@ -20,6 +20,7 @@ class Finding(NamedTuple):
 
     @property
     def is_kept(self) -> bool:
+        """Whether no value differs by more than allowed."""
         return self.n_wrong == 0
 
 

@@ -64,6 +64,7 @@ class Relaxation(eqx.Module):
 
     @property
     def converged(self) -> Bool[Array, "systems"]:
+        """Whether the status of each system is "converged"."""
         return self.status == Status.CONVERGED.code
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 from ase import Atoms
 from ase.data import chemical_symbols
@@ -39,6 +40,7 @@ from basinax.numerics.settings import (
     require_function,
     require_switch,
     require_whole,
+    shown,
 )
 from basinax.numerics.switches import config_context
 from basinax.potentials.hessians import by_coordinates
@@ -81,7 +83,8 @@ class JaxModel(AbstractModel):
             bits.
         shapes: "few" has one shape, which is compiled, for each doubling of the number of pairs;
             "fine" has four, for long campaigns. Bits depend on it.
-        devices: JAX devices, one entry per thread; the default if empty. Set by `relax(devices=)`.
+        devices: JAX devices, one entry per thread; the default if empty or None. Set by
+            `relax(devices=)`.
 
     Raises:
         TypeError, ValueError: an argument is unusable.
@@ -109,6 +112,8 @@ class JaxModel(AbstractModel):
         if self.workers is not None:
             require_whole(self.workers, "workers", at_least(1))
         choose("shapes", self.shapes, PER_DOUBLING)
+        if not all(x is None or isinstance(x, jax.Device) for x in self.devices):
+            raise TypeError(f"devices must be some of JAX, got {shown(self.devices)}")
         if self.dtype is not None and np.dtype(self.dtype) not in map(np.dtype, (_F32, _F64)):
             raise TypeError(f"dtype must be float32 or float64, got {self.dtype!r}")
 

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 
 from basinax.minimize.status import Status
 from basinax.neb.paths import images_of
+from basinax.numerics.settings import shown
 from basinax.results.compare import AbstractCompared, Comparison, distance_of
 from basinax.results.history import History
 from basinax.results.record import Entries, Relaxed
@@ -242,6 +243,7 @@ class PathsResult(Entries[MinimumEnergyPath]):
 
     @property
     def converged(self) -> Bool[np.ndarray, "paths"]:
+        """Whether the status of each path is "converged"."""
         return self.status == Status.CONVERGED
 
     @property
@@ -255,8 +257,11 @@ class PathsResult(Entries[MinimumEnergyPath]):
         Paths are matched by `source`, in the order of this result.
 
         Raises:
+            TypeError: the other is no such result.
             ValueError: a source stands twice in a result, or is of other atoms in the other.
         """
+        if not isinstance(other, PathsResult):
+            raise TypeError(f"other must be a result of neb, got {shown(other)}")
         return Comparison.of(self.entries, other.entries, ComparedPath)
 
     def plot(self, ax: Any = None) -> Any:

@@ -53,6 +53,7 @@ class OptaxByName(AbstractTransform):
 
     @property
     def arguments(self) -> dict[str, Any]:
+        """The arguments by name."""
         return json.loads(self._arguments)
 
     def init(self, parameters, index_prefix: Prefix = None):

@@ -12,7 +12,7 @@ from ase import Atoms
 from jaxtyping import Bool, Float, Int32
 
 from basinax.minimize.status import Status
-from basinax.numerics.settings import count_of
+from basinax.numerics.settings import count_of, shown
 from basinax.results.compare import Compared, Comparison
 from basinax.results.figure import drawn
 from basinax.results.history import History
@@ -131,6 +131,7 @@ class AtomsRelaxation(Entries[Relaxed]):
 
     @property
     def converged(self) -> Bool[np.ndarray, "systems"]:
+        """Whether the status of each structure is "converged"."""
         return self.status == Status.CONVERGED
 
     @property
@@ -179,8 +180,11 @@ class AtomsRelaxation(Entries[Relaxed]):
         Structures are matched by `source`, in the order of this result.
 
         Raises:
+            TypeError: the other is no such result.
             ValueError: a source stands twice in a result, or is of other atoms in the other.
         """
+        if not isinstance(other, AtomsRelaxation):
+            raise TypeError(f"other must be a result of relax or evaluate, got {shown(other)}")
         return Comparison.of(self.entries, other.entries, Compared)
 
     def __add__(self, other: "AtomsRelaxation") -> "AtomsRelaxation":

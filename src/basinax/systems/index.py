@@ -117,6 +117,7 @@ class SystemIndex(eqx.Module):
 
     @property
     def n_systems(self) -> int:
+        """The number of systems, those without rows included."""
         return self.sizes.shape[0]
 
     @property
