@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 from ase.calculators.calculator import BaseCalculator
@@ -92,46 +92,88 @@ def run(
         kept = RunFolder(keeping.run or outputs.folder)
     wanted = outputs if keeping.run else outputs.with_default()
     with session(manner, given.dtype) as watch, contextlib.ExitStack() as stack:
-        with reported():
-            before = _taken_up(kept, given, stack)
-            own = None if before is None else wanted.named_in(before, home_of(kept.path, before))
-            settings = settings_of((given,))
-            making = Making(settings, before)
-            # A run that goes on does not read what it has written into a folder of its input.
-            written = [] if own is None else own.written
-            given = dataclasses.replace(given, files=files_in(given.files, written))
-            record = _record_of(
-                job.command, settings, given.files, wanted, keeping, watch, making, kept
-            )
-            if before is not None:  # checked before foreign code runs
-                record = _resumed(kept, before, record, force=keeping.force)
-            settings |= settings_of((outputs, manner))
-        setup = job.setup(given)
-        making.is_threaded = _is_threaded(setup.settings["potential"])
-        works = job.works(given, setup, keeping, is_sole="temporary" in record[RECORD])
-        writing = _prepared(wanted, given, works, own)
-        plans = works.plans(writing)
-        with reported():
-            if before is None:
-                stack.enter_context(_made(kept, works))
-            if STDIN in given.files and kept.stdin_content() != content_of_stdin():
-                kept.stdin.write_bytes(content_of_stdin())
-            done = kept.results.briefs()
-            kept.write_record(record)
+        begun = _begun(kept, job.command, given, wanted, keeping, watch, stack)
+        setup = job.setup(begun.given)
+        begun.making.is_threaded = _is_threaded(setup.settings["potential"])
+        is_sole = "temporary" in begun.record[RECORD]
+        works = job.works(begun.given, setup, keeping, is_sole=is_sole)
+        this = _Run(kept, job, wanted, works, _prepared(wanted, begun, works), watch)
+        plans = works.plans(this.writing)
+        done = this.keep(begun, stack)
         watch.hint = hint_to_resume(kept)
+        this.relax(setup, begun, done, keeping, deadline)
+        watch.begin("writing")
+        ended = this.finish(begun.settings | settings_of((outputs, manner)), plans)
+    this.print(ended, manner, n_before=len(done))
+    this.leave(ended)
+
+
+class _Begun(NamedTuple):
+    """The beginning of a run, before any foreign code has run."""
+
+    given: RelaxOptions | PathOptions
+    """The options, with the files that are read."""
+    own: Outputs | None
+    """The outputs that a run which goes on has named before; None for a new run."""
+    settings: Table
+    making: Making
+    record: Table
+
+
+class _Ended(NamedTuple):
+    """The end of a run, or of a part of it."""
+
+    briefs: list[Brief]
+    """The structures that have ended, by number."""
+    columns: Columns | None
+    """The table; None if structures are left, so that nothing is written yet."""
+
+
+class _Run(NamedTuple):
+    """A run of a command."""
+
+    kept: RunFolder
+    job: Job
+    outputs: Outputs
+    works: AbstractWorks
+    writing: Writing
+    watch: Watch
+
+    def keep(self, begun: _Begun, stack: contextlib.ExitStack) -> list[Brief]:
+        """Write the record into the folder, a new one if need be; return what had ended before."""
+        with reported():
+            if begun.own is None:
+                stack.enter_context(_made(self.kept, self.works))
+            if STDIN in begun.given.files and self.kept.stdin_content() != content_of_stdin():
+                self.kept.stdin.write_bytes(content_of_stdin())
+            done = self.kept.results.briefs()
+            self.kept.write_record(begun.record)
+        return done
+
+    def relax(
+        self,
+        setup: Any,
+        begun: _Begun,
+        done: list[Brief],
+        keeping: StoreOptions,
+        deadline: float,
+    ) -> None:
+        """Relax what remains, and store each as it ends."""
+        works, job, watch = self.works, self.job, self.watch
 
         def is_over() -> bool:
             return watch.is_stopped() or time.monotonic() >= deadline
 
-        tally, admit = Tally(works, watch, done), _admission(kept, force=keeping.force)
+        tally = Tally(works, watch, done)
+        admit = _admission(self.kept, force=keeping.force)
         with reported():
-            recorder = Recorders(wanted, works, is_begun=before is not None)
+            recorder = Recorders(self.outputs, works, is_begun=begun.own is not None)
         sources = {brief.number: brief.pairs.get("source") for brief in done}
         remaining = recorder.expecting(works.left(sources, is_over))
-        how: dict[str, Any] = {"history": True if outputs.report else POINTS}
+        how: dict[str, Any] = {"history": True if self.outputs.report else POINTS}
         if keeping.ray is not None:
             there = functools.partial(relax_window, job.relax, setup, **how)
-            where = keeping.ray, making, admit, job.window
+            where = keeping.ray, begun.making, admit, job.window
             relaxed = relaxed_on_ray(remaining, there, is_over, *where)
         else:
             how |= {"progress": tally.show, "should_stop": is_over, "recorder": recorder.used}
@@ -142,24 +184,116 @@ def run(
 
         def prepare() -> None:
             recorder.flush()  # what is stored is never done again, so its trajectory is whole
-            admit(making())
+            admit(begun.making())
 
-        with writing.saver.watching(works.sources), contextlib.closing(recorder), reported():
-            storing = Storing(kept, tally, done, is_over)
+        with self.writing.saver.watching(works.sources), contextlib.closing(recorder), reported():
+            storing = Storing(self.kept, tally, done, is_over)
             work_off(storing, relaxed, None if keeping.ray else prepare)
-        watch.begin("writing")
+
+    def finish(self, settings: Table, plans: list[Plan]) -> _Ended:
+        """Note the end in the record, and write the outputs of a run that is whole.
+
+        Args:
+            settings: all options.
+            plans: how structures are written, if they were read before the run.
+        """
         with reported():
-            briefs = _ended(kept, works)
-            record = settings | {RECORD: kept.read_record()[RECORD]}
-            columns, is_whole = None, len(briefs) == works.n_structures
-            if is_whole:
-                columns = _export(kept, job, works, writing, plans, record, briefs)
-        if works.is_sole and is_whole and not writing.saver.has_lost:
-            kept.remove()
-    if columns is not None:
-        writing.print_table(columns)
-    _print(kept, job, works, writing, manner, briefs, n_before=len(done))
-    _leave(kept, works, writing, watch, briefs, is_whole=is_whole)
+            briefs = self._briefs()
+            record = settings | {RECORD: self.kept.read_record()[RECORD]}
+            if len(briefs) != self.works.n_structures:
+                return _Ended(briefs, None)
+            columns = self._export(plans, record, briefs)
+        if self.works.is_sole and not self.writing.saver.has_lost:
+            self.kept.remove()
+        return _Ended(briefs, columns)
+
+    def _briefs(self) -> list[Brief]:
+        """All structures that have ended, by number, which the record counts."""
+        kept, works = self.kept, self.works
+        briefs = sorted(kept.results.briefs(), key=lambda brief: brief.number)
+        works.check(briefs, kept.results.name)
+        record = kept.read_record()
+        record[RECORD]["results"] = counts_of(briefs)
+        if len(briefs) == works.n_structures:
+            record[RECORD]["ended"] = now()
+        kept.write_record(record)
+        return briefs
+
+    def _export(self, plans: list[Plan], record: Table, briefs: list[Brief]) -> Columns:
+        """Write the outputs; return the table."""
+        works, writing, outputs, columns = self.works, self.writing, self.outputs, Columns()
+        record[RECORD]["skipped"] = works.skipped
+        record[RECORD]["inputs"] = works.inputs or record[RECORD]["inputs"]
+        record[RECORD].pop("temporary", None)
+        plot = outputs.plot if isinstance(outputs, PathOutputs) else None
+        if writing.names or outputs.table is not None or plot is not None:
+            found = self.job.found(*self.kept.results.gathered())
+            columns = found.columns
+            if not works.is_sole:
+                files = writing.files_of([works.paths[number] for number in found.numbers])
+                plans = plans_of(files, found.atoms, found.sources, have_stress(found.atoms))
+            writing.write(plans, found.atoms, columns)
+            if plot is not None and found.plot is not None:
+                figure, form = found.plot().figure, plot.suffix[1:].lower()
+                writing.saver.save(plot, functools.partial(figure.savefig, format=form))
+            writing.write_record(record)
+        if outputs.report is not None:
+            title = f"{self.job.title} of {_titled(list(dict.fromkeys(works.paths)))}"
+            how = {"record": record, "briefs": briefs, "title": title}
+            writing.saver.save(outputs.report, functools.partial(self.kept.write_report, **how))
+        return columns
+
+    def print(self, ended: _Ended, manner: OutputStyle, n_before: int) -> None:
+        """Print the summary, as JSON with --json; with --quiet, why structures have no result.
+
+        Args:
+            n_before: how many structures had ended before.
+        """
+        works, writing, outputs, noun = self.works, self.writing, self.outputs, self.job.noun
+        briefs, stream = ended.briefs, writing.stream
+        if ended.columns is not None:
+            writing.print_table(ended.columns)
+        more = [outputs.log, outputs.trajectory]
+        more = [path for path in more if path not in (None, STDOUT) and path.exists()]
+        if outputs.json:
+            writing.print_json(summary_of(briefs, works.skipped), more)
+        elif not manner.quiet:
+            print_summary(stream, briefs, noun)
+            print_written(stream, [*writing.saver.saved, *more])
+            if not works.is_sole:
+                n, n_all = len(briefs), works.n_structures
+                now = f", {n - n_before} of them now" if n_before else ""
+                of_all = "" if n_all is None else f" of {n_all}"
+                print_line(stream, f"{self.kept.name}: {n}{of_all} {noun}{now}")
+        else:
+            lost = [brief for brief in briefs if brief.status == Status.EVALUATION_FAILED]
+            print_reasons(err, lost, noun)
+        if fault := stream.fault or out.fault:
+            what = "table" if outputs.table == STDOUT and not stream.fault else "summary"
+            writing.saver.lose(f"the {what} cannot be printed: {fault}")
+
+    def leave(self, ended: _Ended) -> None:
+        """End the command with its exit status."""
+        kept, outputs, is_stopped = self.kept, self.outputs, self.watch.is_stopped()
+        if ended.columns is None:
+            why = "Interrupted" if is_stopped else "The time is over"
+            print_line(err, f"{why}: {hint_to_resume(kept)}")
+            raise typer.Exit(INTERRUPTED if is_stopped else OUT_OF_TIME)
+        if is_stopped:
+            err.print("Interrupted.")
+        if self.writing.saver.has_lost:
+            if kept.record.exists():
+                hint = f"{kept.name} keeps the results: basinax resume {kept.name} writes them"
+                if outputs.trajectory is not None or outputs.log is not None:
+                    hint += ", but no steps to trajectories and logs"
+                print_line(err, hint)
+            raise typer.Exit(NOT_SAVED)
+        if is_stopped:
+            raise typer.Exit(INTERRUPTED)
+        is_empty = not ended.briefs  # as a part of few structures may be
+        if not (is_empty or any(brief.status == Status.CONVERGED for brief in ended.briefs)):
+            err.print("Nothing converged.")
+            raise typer.Exit(NOTHING_CONVERGED)
 
 
 # --- the folder and its record
@@ -173,6 +307,30 @@ def _check(given: RelaxOptions | PathOptions, outputs: Outputs, keeping: StoreOp
         fail("--devices does not go with --ray, which has a worker for each GPU or machine")
     if outputs.log is not None or outputs.trajectory is not None:
         fail("--log and --trajectory do not go with --ray, whose workers are on other machines")
+
+
+def _begun(
+    kept: RunFolder,
+    command: str,
+    given: RelaxOptions | PathOptions,
+    outputs: Outputs,
+    keeping: StoreOptions,
+    watch: Watch,
+    stack: contextlib.ExitStack,
+) -> _Begun:
+    """Lock the folder of a run that goes on, and make the record; exits if the run has changed."""
+    with reported():
+        before = _taken_up(kept, given, stack)
+        own = None if before is None else outputs.named_in(before, home_of(kept.path, before))
+        settings = settings_of((given,))
+        making = Making(settings, before)
+        # A run that goes on does not read what it has written into a folder of its input.
+        written = [] if own is None else own.written
+        given = dataclasses.replace(given, files=files_in(given.files, written))
+        record = _record_of(command, settings, given.files, outputs, keeping, watch, making, kept)
+        if before is not None:
+            record = _resumed(kept, before, record, force=keeping.force)
+    return _Begun(given, own, settings, making, record)
 
 
 def _taken_up(
@@ -291,18 +449,9 @@ def _is_threaded(potential: Any) -> bool:
 # --- outputs
 
 
-def _prepared(
-    outputs: Outputs,
-    given: RelaxOptions | PathOptions,
-    works: AbstractWorks,
-    own: Outputs | None,
-) -> Writing:
-    """The outputs, checked to be writable.
-
-    Args:
-        own: the outputs that a run which goes on has named before; they may stand there.
-    """
-    trajectories = trajectories_of(outputs)
+def _prepared(outputs: Outputs, begun: _Begun, works: AbstractWorks) -> Writing:
+    """The outputs, checked to be writable; those of a run that goes on may stand there."""
+    given, own, trajectories = begun.given, begun.own, trajectories_of(outputs)
     if trajectories and own and own.trajectory:
         is_own = key_of(own.trajectory) == key_of(trajectories.folder)
         trajectories = None if is_own else trajectories
@@ -323,121 +472,5 @@ def _prepared(
     )
 
 
-def _ended(kept: RunFolder, works: AbstractWorks) -> list[Brief]:
-    """All structures that have ended, by number, which the record counts; the end of the run."""
-    briefs = sorted(kept.results.briefs(), key=lambda brief: brief.number)
-    works.check(briefs, kept.results.name)
-    record = kept.read_record()
-    record[RECORD]["results"] = counts_of(briefs)
-    if len(briefs) == works.n_structures:
-        record[RECORD]["ended"] = now()
-    kept.write_record(record)
-    return briefs
-
-
-def _export(
-    kept: RunFolder,
-    job: Job,
-    works: AbstractWorks,
-    writing: Writing,
-    plans: list[Plan],
-    record: Table,
-    briefs: list[Brief],
-) -> Columns:
-    """Write the outputs of a run that is whole; return its table."""
-    outputs, columns = writing.outputs, Columns()
-    assert isinstance(outputs, Outputs)
-    record[RECORD] |= {"skipped": works.skipped, "inputs": works.inputs or record[RECORD]["inputs"]}
-    record[RECORD].pop("temporary", None)
-    plot = outputs.plot if isinstance(outputs, PathOutputs) else None
-    if writing.names or outputs.table is not None or plot is not None:
-        numbers, result = kept.results.gathered()
-        found = job.found(numbers, result)
-        columns = found.columns
-        if not works.is_sole:
-            files = writing.files_of([works.paths[number] for number in found.numbers])
-            plans = plans_of(files, found.atoms, found.sources, have_stress(found.atoms))
-        writing.write(plans, found.atoms, columns)
-        if plot is not None and found.plot is not None:
-            figure, form = found.plot().figure, plot.suffix[1:].lower()
-            writing.saver.save(plot, functools.partial(figure.savefig, format=form))
-        writing.write_record(record)
-    if outputs.report is not None:
-        write = functools.partial(
-            kept.write_report,
-            record=record,
-            briefs=briefs,
-            title=f"{job.title} of {_titled(list(dict.fromkeys(works.paths)))}",
-        )
-        writing.saver.save(outputs.report, write)
-    return columns
-
-
 def _titled(paths: Sequence[Path]) -> str:
     return ", ".join(map(str, paths)) if len(paths) <= NAMED else f"{len(paths)} files"
-
-
-# --- what is printed
-
-
-def _print(
-    kept: RunFolder,
-    job: Job,
-    works: AbstractWorks,
-    writing: Writing,
-    manner: OutputStyle,
-    briefs: list[Brief],
-    n_before: int,
-) -> None:
-    """Print the summary, as JSON with --json; with --quiet, why structures have no result."""
-    outputs, stream = writing.outputs, writing.stream
-    assert isinstance(outputs, Outputs)
-    more = [x for x in (outputs.log, outputs.trajectory) if x not in (None, STDOUT) and x.exists()]
-    if outputs.json:
-        writing.print_json(summary_of(briefs, works.skipped), more)
-    elif not manner.quiet:
-        print_summary(stream, briefs, job.noun)
-        print_written(stream, [*writing.saver.saved, *more])
-        if not works.is_sole:
-            n, n_all = len(briefs), works.n_structures
-            now = f", {n - n_before} of them now" if n_before else ""
-            of_all = "" if n_all is None else f" of {n_all}"
-            print_line(stream, f"{kept.name}: {n}{of_all} {job.noun}{now}")
-    else:
-        lost = [brief for brief in briefs if brief.status == Status.EVALUATION_FAILED]
-        print_reasons(err, lost, job.noun)
-    if fault := stream.fault or out.fault:
-        what = "table" if outputs.table == STDOUT and not stream.fault else "summary"
-        writing.saver.lose(f"the {what} cannot be printed: {fault}")
-
-
-def _leave(
-    kept: RunFolder,
-    works: AbstractWorks,
-    writing: Writing,
-    watch: Watch,
-    briefs: list[Brief],
-    *,
-    is_whole: bool,
-) -> None:
-    """End the command with its exit status."""
-    if not is_whole:
-        why = "Interrupted" if watch.is_stopped() else "The time is over"
-        print_line(err, f"{why}: {hint_to_resume(kept)}")
-        raise typer.Exit(INTERRUPTED if watch.is_stopped() else OUT_OF_TIME)
-    if watch.is_stopped():
-        err.print("Interrupted.")
-    if writing.saver.has_lost:
-        if kept.record.exists():
-            outputs = writing.outputs
-            assert isinstance(outputs, Outputs)
-            hint = f"{kept.name} keeps the results: basinax resume {kept.name} writes them"
-            if outputs.trajectory is not None or outputs.log is not None:
-                hint += ", but no steps to trajectories and logs"
-            print_line(err, hint)
-        raise typer.Exit(NOT_SAVED)
-    if watch.is_stopped():
-        raise typer.Exit(INTERRUPTED)
-    if briefs and all(brief.status != Status.CONVERGED for brief in briefs):  # a part may be empty
-        err.print("Nothing converged.")
-        raise typer.Exit(NOTHING_CONVERGED)
