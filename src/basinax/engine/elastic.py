@@ -172,58 +172,94 @@ def elastic(
     symprec = one_number(symprec, "symprec", POSITIVE)
     structures, evaluator, potential = checked(atoms, potential)
     for k, a in enumerate(structures):
-        if not (a.pbc.all() and has_volume(a)):
-            raise ValueError(
-                f"{name_of(a, k)} has pbc={a.pbc.tolist()}: elastic constants need three"
-                " periodic directions"
-            )
-        if relax_ions and fixes_directions(a):
-            raise NotImplementedError(
-                f"{name_of(a, k)} has FixScaled along some cell vectors, which a strain turns: use"
-                " FixCartesian, or fix the atoms in all directions"
-            )
+        _check_crystal(a, k, relax_ions=relax_ions)
     of_points: dict[str, Any] = {"stress": True, "dtype": available_dtype(dtype)}
     lost = unlistable_by(structures, evaluator, potential, **of_points)
-    turns, uses = [], uses_of(evaluator or potential)
+    uses, crystals = uses_of(evaluator or potential), dict[int, _Crystal]()
     for k, a in enumerate(structures):
         if k not in lost:
             is_symmetric = symmetrize and not (relax_ions and _may_break_symmetry(a))
             try:
-                turns.append(_turns(a, uses, symprec) if is_symmetric else np.eye(6)[None])
+                turns = _turns(a, uses, symprec) if is_symmetric else np.eye(6)[None]
             except ValueError as error:
                 lost[k] = str(error)
-    listed = [a for k, a in enumerate(structures) if k not in lost]
-    needed = [_needed(t) for t in turns]
-    sizes = [[(0, 0.0), *((j, s) for j in n for s in (strain, -strain))] for n in needed]
-    strained = [_strained(a, *s) for a, each in zip(listed, sizes, strict=True) for s in each]
+            else:
+                crystals[k] = _Crystal(a, turns, _needed(turns), strain)
+    strained = [copy for crystal in crystals.values() for copy in crystal.strained()]
     if relax_ions:
         options = {"fmax": fmax, "max_steps": max_steps, "dtype": dtype, "stress": True}
         with warnings.catch_warnings(action="ignore", category=Unused):  # `checked` has warned
             found = relax(strained, potential, optimizer, **options)
-        failed = [("" if done else "ions did not converge") for done in found.converged]
     else:
         found = evaluated(strained, evaluator, potential, **of_points)
-        failed = [""] * len(strained)
-    stresses = _stresses_of(found)
-    messages = iter([m or f for m, f in zip(found.messages, failed, strict=True)])
-    directions, results = zip(turns, needed, sizes, strict=True), []
-    for k, a in enumerate(structures):
-        if k in lost:
-            results.append(Elasticity(a.copy(), np.full((6, 6), np.nan), MISSING, lost[k]))
-            continue
-        t, n, each = next(directions)
-        stress, *pairs = (next(stresses) for _ in each)
-        slopes = (np.array(pairs[::2]) - np.array(pairs[1::2])) / (2 * strain)
-        message = next(filter(None, [next(messages) for _ in each]), "")
-        results.append(Elasticity(a.copy(), _tensor(t, n, slopes), stress, message))
-    return AtomsElasticity(results)
+    points = _points_of(found, are_relaxed=relax_ions)
+    return AtomsElasticity(
+        _unknown(a, lost[k]) if k in lost else crystals[k].elasticity(points)
+        for k, a in enumerate(structures)
+    )
 
 
-def _stresses_of(found: Any) -> Iterator[np.ndarray]:
-    """The stresses of a result; NaN where there is none, or an evaluation was not finite."""
-    for a, energy, message in zip(found.atoms, found.energies, found.messages, strict=True):
+def _check_crystal(atoms: Atoms, number: int, *, relax_ions: bool) -> None:
+    """Raise if the structure of this number has no elastic constants here."""
+    if not (atoms.pbc.all() and has_volume(atoms)):
+        raise ValueError(
+            f"{name_of(atoms, number)} has pbc={atoms.pbc.tolist()}: elastic constants need three"
+            " periodic directions"
+        )
+    if relax_ions and fixes_directions(atoms):
+        raise NotImplementedError(
+            f"{name_of(atoms, number)} has FixScaled along some cell vectors, which a strain turns:"
+            " use FixCartesian, or fix the atoms in all directions"
+        )
+
+
+class _Point(NamedTuple):
+    """What was found of one strained cell."""
+
+    stress: Float[np.ndarray, "6"]
+    """In eV/Å³; NaN where there is none, or an evaluation was not finite."""
+    message: str
+
+
+def _points_of(found: Any, *, are_relaxed: bool) -> Iterator[_Point]:
+    """The points of a result of `relax` or `evaluate`."""
+    converged = found.converged if are_relaxed else [True] * len(found)
+    each = zip(found.atoms, found.energies, found.messages, converged, strict=True)
+    for a, energy, message, has_converged in each:
         is_usable = np.isfinite(energy) and not message
-        yield a.calc.results.get("stress", MISSING) if is_usable else MISSING
+        stress = a.calc.results.get("stress", MISSING) if is_usable else MISSING
+        yield _Point(stress, message or ("" if has_converged else "ions did not converge"))
+
+
+class _Crystal(NamedTuple):
+    """A crystal and its strained cells: one without strain, then two of each needed strain."""
+
+    atoms: Atoms
+    turns: Float[np.ndarray, "operations 6 6"]
+    """Its point group, see `_turns`."""
+    needed: list[int]
+    """The numbers of strains, see `_needed`."""
+    strain: float
+    """Their size."""
+
+    def strained(self) -> Iterator[Atoms]:
+        yield _strained(self.atoms, 0, 0.0)
+        for entry in self.needed:
+            for size in (self.strain, -self.strain):
+                yield _strained(self.atoms, entry, size)
+
+    def elasticity(self, points: Iterator[_Point]) -> Elasticity:
+        """The constants that follow from the next points."""
+        own = [next(points) for _ in range(1 + 2 * len(self.needed))]
+        stress, *pairs = (point.stress for point in own)
+        slopes = (np.array(pairs[::2]) - np.array(pairs[1::2])) / (2 * self.strain)
+        message = next((point.message for point in own if point.message), "")
+        tensor = _tensor(self.turns, self.needed, slopes)
+        return Elasticity(self.atoms.copy(), tensor, stress, message)
+
+
+def _unknown(atoms: Atoms, message: str) -> Elasticity:
+    return Elasticity(atoms.copy(), np.full((6, 6), np.nan), MISSING, message)
 
 
 def _strained(atoms: Atoms, entry: int, size: float) -> Atoms:
