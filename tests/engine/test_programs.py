@@ -4,17 +4,20 @@ import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk, fcc111
 
 from basinax import BFGS, FIRE
-from basinax.atoms import EMT, LennardJones, Tersoff, relax
+from basinax.atoms import EMT, AbstractPairPotential, LennardJones, Tersoff, evaluate, relax
 from basinax.engine import run, workers
 from basinax.neighbors.rooms import Room, Rooms
 from basinax.numerics.compilations import Compilations
+from basinax.numerics.static import partition
 from cover import exhaustive
 
 ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
@@ -30,6 +33,42 @@ def argon(n: int, scale: float = 1.0) -> list[Atoms]:
         atoms.set_cell(atoms.cell * scale, scale_atoms=True)
         atoms.rattle(0.1, seed=k)
     return made
+
+
+class Power(AbstractPairPotential):
+    """A pair energy with an exponent, whose whole numbers have a program of their own."""
+
+    exponent: float = eqx.field(static=True)
+    species: tuple = eqx.field(static=True, default=())
+
+    def reach(self):
+        return jnp.array([[6.0]])
+
+    def table(self, dtype):
+        return jnp.asarray(0.01, dtype)
+
+    def pair(self, r2, known):
+        TRACED.append(type(self.exponent))
+        x = 36.0 / r2 - 1.0
+        energy = known * x**self.exponent
+        return energy, -energy * self.exponent
+
+
+TRACED: list[type] = []
+
+
+def test_equal_numbers_of_other_kinds_have_programs_of_their_own():
+    """Programs of `x**4` and `x**4.0` have other bits."""
+    for kinds in ([float, int], [int, float]):
+        jax.clear_caches()
+        TRACED.clear()
+        for kind in kinds:
+            evaluate(argon(1), Power(kind(4)))
+        assert list(dict.fromkeys(TRACED)) == kinds
+    assert partition(FIRE(dt=1))[0] != partition(FIRE(dt=1.0))[0]
+    assert partition({"a": 0.0})[0] != partition({"a": -0.0})[0]
+    assert partition([True])[0] != partition([1])[0]
+    assert partition(FIRE())[0] == partition(FIRE())[0]
 
 
 def slabs(n: int, scale: float = 1.0) -> list[Atoms]:

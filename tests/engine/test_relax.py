@@ -43,6 +43,7 @@ from basinax.atoms import (
     relax_stream,
 )
 from basinax.engine import stream
+from basinax.engine.slots import Slots
 from basinax.neighbors.search import check_listable
 from basinax.results.bar import Bar
 from comparison import same
@@ -224,6 +225,21 @@ def test_progress_counts_and_a_stop_keeps_what_was_reached():
     assert seen[0].n_converged + seen[0].n_failed + seen[0].n_running == 7
     assert (result.status == Status.RUNNING).any()
     assert result.steps.max() < 100
+
+
+def test_progress_counts_every_structure_once_whenever_another_thread_tells(monkeypatch):
+    outcomes, seen = Slots._outcomes, list[Progress]()
+
+    def told(self, *args):
+        found = outcomes(self, *args)
+        with self.group.monitor.during("listing"):
+            return found
+
+    monkeypatch.setattr(Slots, "_outcomes", told)
+    relax(structures(), LennardJones(**ARGON), FIRE(), fmax=0.01, progress=seen.append)
+    ended = [progress.n_converged + progress.n_failed for progress in seen]
+    assert ended == sorted(ended) and ended[-1] == 7
+    assert min(progress.n_running for progress in seen) == 0
 
 
 def test_progress_has_phases():

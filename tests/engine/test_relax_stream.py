@@ -133,6 +133,11 @@ def test_a_run_that_is_stopped_gives_back_what_has_ended():
     assert 3 <= len(given) < 9
 
 
+def test_a_run_that_is_stopped_does_not_raise_what_was_read_ahead():
+    stream = relax_stream([*crystals(4), Atoms()], ARGON, FIRE(), should_stop=lambda: True)
+    assert list(stream) == []
+
+
 def test_a_structure_that_cannot_be_relaxed_is_named_after_those_before_it():
     given = []
     atoms = crystals(5)

@@ -116,6 +116,15 @@ def test_notes_keep_the_same_steps_however_looks_are_timed(most):
             assert notes.of(0).steps.tolist() == [], generation
 
 
+def test_turns_in_which_nothing_is_judged_need_no_room():
+    """As where calculators fail one after another: the room had doubled each time."""
+    notes = HistoryBuffer(3, 100)
+    nothing = {"steps": np.full((1, 3), -1), "energies": np.zeros((1, 3))}
+    for _ in range(10):
+        notes.add(nothing)
+    assert notes._kept["energies"].shape == (3, ROOM)
+
+
 def _of_place(rng: np.random.Generator, n: int) -> np.ndarray:
     """Its steps from turn to turn, with turns between that end none."""
     turns = np.full(2 * n, -1)

@@ -15,6 +15,7 @@ import pytest
 from ase import Atoms
 
 from basinax import Status
+from basinax.engine.queue import NOBODY
 from basinax.engine.run import relaxed
 from basinax.results.history import History
 from basinax.results.record import Relaxed
@@ -50,7 +51,7 @@ class Wells:
                 if monitor.is_stopped():
                     return
                 end = _ended(structure, run, recorder)
-                monitor.end(np.array([end.status.code]))
+                monitor.report(self, NOBODY, NOBODY, ended=np.array([end.status.code]))
                 ended = {structure.number: end}
                 yield ended
                 feed.release(ended)

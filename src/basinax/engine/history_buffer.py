@@ -69,7 +69,7 @@ class HistoryBuffer:
     def _make_room(self, found: Mapping[str, np.ndarray], most: int) -> None:
         for name, values in found.items():
             shape = len(self._counts), self._kept[name].shape[1] if name in self._kept else 0
-            if shape[1] >= most > 0:
+            if name in self._kept and shape[1] >= most:
                 continue
             room = max(ROOM, 2 * shape[1], most)
             larger = np.zeros((shape[0], room), values.dtype)

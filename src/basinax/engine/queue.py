@@ -64,6 +64,9 @@ class Queue:
                 self._waiting[structure.n_blocks].appendleft(structure)
 
 
+NOBODY = np.zeros(0, np.int32)
+"""The codes of no structures."""
+
 PHASES = ("listing", "compiling")
 """Phases in order; the caller receives the latest phase of any thread."""
 
@@ -78,7 +81,7 @@ class Monitor:
         self._in_batches: dict[Any, tuple[int, int]] = {}
         self._fmax: dict[Any, np.ndarray] = {}
         """Forces of running structures, by batch."""
-        self._ended = (0, 0)
+        self._ended: tuple[int, ...] = (0, 0)
         self._phases: list[str] = []
         """Phases of the threads that list or compile."""
         self._compiled: dict[Any, str] = {}
@@ -115,18 +118,20 @@ class Monitor:
         """The time since the run began."""
         return time.monotonic() - self._begin
 
-    def end(self, status: np.ndarray) -> None:
-        """Count structures that have left a batch, by codes; those that still run do not count."""
-        n_converged, n_failed = _counts(status)
-        with self._lock:
-            converged, failed = self._ended
-            self._ended = converged + n_converged, failed + n_failed
+    def report(
+        self, batch: Any, status: np.ndarray, fmax: np.ndarray, ended: np.ndarray = NOBODY
+    ) -> None:
+        """Count the structures of a batch.
 
-    def report(self, batch: Any, status: np.ndarray, fmax: np.ndarray) -> None:
-        """Args: status, fmax: values of the structures in the batch."""
+        Args:
+            status, fmax: values of the structures in the batch.
+            ended: codes of those that have left it; those that still run do not count.
+        """
         if self._progress is None:
             return
         with self._lock:
+            counts = zip(self._ended, _counts(ended), strict=True)
+            self._ended = tuple(before + now for before, now in counts)
             self._in_batches[batch] = _counts(status)
             self._fmax[batch] = fmax[(status == Status.RUNNING.code) & np.isfinite(fmax)]
             self._tell()

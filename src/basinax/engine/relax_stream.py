@@ -135,10 +135,10 @@ def _items(
     structures: Iterator[Atoms | Relaxed], cell: Any, faults: list[Fault], *, may_repeat: bool
 ) -> Iterator[Item | Fault]:
     """The structures up to the first fault."""
-    number = -1
+    number = 0  # of the next structure
     before: weakref.WeakValueDictionary[int, Atoms] = weakref.WeakValueDictionary()
     try:
-        for number, atoms in enumerate(structures):
+        for atoms in structures:
             if faults:
                 return
             held = unwrapped(atoms)
@@ -147,18 +147,24 @@ def _items(
                     raise repeated(number)
                 before[id(held)] = held
             yield Item(number, held, cell)
+            number += 1
     except Exception as error:
-        yield Fault(number + 1, Atoms(), error, is_read=False)
+        yield Fault(number, Atoms(), error, is_read=False)
 
 
 def _before_faults(ends: Generator[Found], faults: list[Fault]) -> Iterator[tuple[int, Relaxed]]:
-    """The outcomes of all structures before the first fault, which is raised then."""
+    """The outcomes of all structures before the first fault, which is raised then.
+
+    In a run that was stopped, some of them may be missing; the fault is not raised.
+    """
+    n_ended = 0
     for number, end in itertools.chain.from_iterable(ends):
         if isinstance(end, Fault):
             faults.append(end)
         elif not faults or number < faults[0].number:
+            n_ended += 1
             yield number, end
-    if faults:
+    if faults and n_ended == faults[0].number:
         if faults[0].is_read:  # else its text names no system
             faults[0].error.add_note(f"This is structure {faults[0].number} of the input.")
         raise faults[0].error

@@ -204,9 +204,10 @@ class Slots:
         ended = self._outcomes(found, structures, histories)
         if last is not None:
             self._record_ends(last, structures)
-        stays = self.occupied.copy()
-        stays[list(structures)] = False
-        self.group.monitor.report(self, found["status"][stays], found["fmax"][stays])
+        stays, left = self.occupied.copy(), list(structures)
+        stays[left] = False
+        status, fmax = found["status"], found["fmax"]
+        self.group.monitor.report(self, status[stays], fmax[stays], ended=status[left])
         return ended
 
     def _outcomes(
@@ -220,8 +221,7 @@ class Slots:
             return {}
         slots, atoms = list(structures), [structure.atoms for structure in structures.values()]
         infos, places = self._infos(found, structures), list(self._places(found, structures))
-        codes, monitor = found["status"][slots], self.group.monitor
-        monitor.end(codes)
+        codes, seconds = found["status"][slots], self.group.monitor.seconds()
         fields = {
             "fmax": found["fmax"][slots].tolist(),
             "steps": found["steps"][slots].tolist(),
@@ -232,7 +232,7 @@ class Slots:
             ).tolist(),
             "initial_volume": [structure.volume for structure in structures.values()],
             "displacement": displacements(atoms, places),
-            "seconds": np.where(codes == Status.RUNNING.code, np.nan, monitor.seconds()).tolist(),
+            "seconds": np.where(codes == Status.RUNNING.code, np.nan, seconds).tolist(),
         }
         ended: Ended = {}
         ends = self._snapshots(found, structures, places)

@@ -351,7 +351,7 @@ def pairs_of_each(
     return each
 
 
-@functools.cache
+@functools.lru_cache(256)
 def _shifts(turns: tuple[int, int, int]) -> np.ndarray:
     """All shifts of up to `turns` cells either way, in lexicographic order."""
     shifts = np.indices([2 * n + 1 for n in turns]).reshape(3, -1).T - turns

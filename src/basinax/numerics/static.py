@@ -1,5 +1,6 @@
 """Trees in two parts for jitted functions: arrays, and the static rest."""
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -16,8 +17,9 @@ class Static:
     def __init__(self, tree: Any):
         self.tree = tree
         leaves, structure = jax.tree.flatten(tree)
-        self._key = (tuple(leaves), structure)
-        self._hash = hash(self._key)
+        of_values = (tuple(leaves), structure)
+        self._key = (of_values, _kinds(leaves), _kinds(tree))
+        self._hash = hash(of_values)
 
     def __hash__(self) -> int:
         return self._hash
@@ -30,6 +32,23 @@ def partition(tree: Any) -> tuple[Static, Any]:
     """The fixed part of a tree, and its arrays; `eqx.combine(arrays, fixed.tree)` joins them."""
     arrays, others = eqx.partition(tree, _is_array)
     return Static(others), arrays
+
+
+def _kinds(value: Any) -> Any:
+    """What tells equal numbers apart whose programs differ: 12 and 12.0, 1 and True, 0.0 and -0.0.
+
+    Fields of dataclasses count, since static ones are no leaves of a tree.
+    """
+    match value:
+        case bool() | int() | float() | complex():
+            return type(value), repr(value)
+        case tuple() | list():
+            return tuple(map(_kinds, value))
+        case dict():
+            return tuple((_kinds(key), _kinds(x)) for key, x in value.items())
+        case object() if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return tuple(_kinds(getattr(value, f.name, None)) for f in dataclasses.fields(value))
+    return None
 
 
 def _is_array(leaf: Any) -> bool:
