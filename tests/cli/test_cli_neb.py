@@ -16,6 +16,8 @@ from basinax.atoms import EMT, neb
 from basinax.cli import neb as command
 from basinax.config.tables import RECORD
 from basinax.engine.relax_stream import relax_items
+from basinax.neb.result import MinimumEnergyPath
+from basinax.runs.folder import RunFolder
 
 QUICK = ("--potential", "emt", "--images", "4", "--fmax", "0.9")
 
@@ -115,6 +117,24 @@ def test_a_folder_records_what_is_no_path_and_goes_on(files):
     done = run("al.traj", "a.traj", "empty.traj", *QUICK, "--run", "kept", "--table", "out.csv")
     assert [row["source"] for row in table("out.csv")] == ["al.traj"]
     assert "a.traj and empty.traj: the file is empty" in done.stdout
+
+
+def test_a_report_is_of_paths(files):
+    pytest.importorskip("bokeh")
+    Path("empty.traj").touch()
+    outputs = ("--run", "kept", "--json", "--report", "a.html")
+    done = run("al.traj", "a.traj", "empty.traj", *QUICK, *outputs)
+    kept = RunFolder.begun("kept")
+    kind, rows = kept.rows(kept.read_record(), kept.results.briefs())
+    assert kind is MinimumEnergyPath and len(rows) == 2
+    (row,) = (row for row in rows if row["source"] == "al.traj")
+    assert (row["formula"], row["atoms"], row["images"]) == ("Al9", 9, 4)
+    assert json.loads(done.stdout)["evaluations"] == row["evaluations"]
+    assert kept.results.curves()[row["number"]].evaluations[-1] == row["evaluations"]
+    page = Path("a.html").read_text()
+    assert "<h2>Paths</h2>" in page and "reverse barrier (eV)" in page
+    done = CliRunner().invoke(cli.app, ["report", "kept", "--info", "adatom"])
+    assert done.exit_code == 2 and "this is a run of paths" in done.stderr
 
 
 def test_a_picture_is_drawn(files):

@@ -139,6 +139,13 @@ def from_error(function):
     return str(caught.value)
 
 
+@pytest.mark.parametrize("ending", ["toml", "json"])
+def test_every_character_of_a_text_comes_back(tmp_path, ending):
+    text = "".join(map(chr, [*range(1, 0x120), 0x2028, 0x1F600]))
+    write_config({text: text}, tmp_path / f"config.{ending}")
+    assert read_config(tmp_path / f"config.{ending}") == {text: text}
+
+
 def test_json_holds_what_it_has_no_numbers_for_as_text(tmp_path):
     path = tmp_path / "limit.json"
     write_config(to_config(ClipByGlobalNorm(np.array([np.inf, -np.inf, np.nan]))), path)

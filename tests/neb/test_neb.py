@@ -421,10 +421,17 @@ def test_a_plot_draws_the_curve_of_ase(found):
 def test_a_table_has_a_row_for_each_path(found, tmp_path):
     found.write_table(tmp_path / "paths.csv")
     header, row = (tmp_path / "paths.csv").read_text().splitlines()
-    assert header.split(",")[:6] == [
-        "source", "formula", "images", "status", "steps", "evaluations",
+    assert header.split(",")[:7] == [
+        "source", "formula", "atoms", "images", "status", "steps", "evaluations",
     ]  # fmt: skip
-    assert row.split(",")[:4] == ["0", "Al13", "5", "converged"]
+    assert row.split(",")[:5] == ["0", "Al13", "13", "5", "converged"]
+
+
+def test_a_history_counts_evaluations_as_its_path(found):
+    ends = found[0].images[0], found[0].images[-1]
+    (path,) = neb([ends], EMT(), n_images=5, fmax=0.2, history=True)
+    assert path.history.evaluations[-1] == path.evaluations > path.steps
+    assert path.history.evaluations[0] == 5
 
 
 def test_two_results_are_compared_by_path(found):

@@ -56,6 +56,17 @@ def test_functions_have_the_same_bits(options, dtype):
         np.testing.assert_array_equal(a, b, err_msg=name)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_functions_are_right_at_the_ends_of_their_numbers(dtype):
+    info = np.finfo(dtype)
+    x = np.array([info.tiny, -info.tiny, 8 * info.tiny, info.max, -info.max, 0.0, 1e-6], dtype)
+    found = np.asarray(jax.jit(elementary.cbrt)(x), np.longdouble)
+    np.testing.assert_allclose(found, np.cbrt(x.astype(np.longdouble)), rtol=3 * info.eps)
+    x = np.array([info.tiny, -info.tiny, info.eps, -2 * info.eps, 1e-5, 0.0], dtype)
+    found = np.asarray(jax.jit(elementary.asin)(x), np.longdouble)
+    np.testing.assert_allclose(found, np.arcsin(x.astype(np.longdouble)), rtol=3 * info.eps)
+
+
 def test_options_that_xla_does_not_have_are_left_out():
     options = xla.SHORT | {"xla_of_another_time": 1}
     with warnings.catch_warnings():

@@ -79,6 +79,13 @@ def test_a_summary_has_counts_sums_and_the_first_structures(tmp_path):
     assert isinstance(found.to_pandas(), pandas.DataFrame)
 
 
+def test_infinite_energies_are_lower_or_higher():
+    found = result(a=0.0, b=0.0, c=0.0, d=0.0).compare(
+        result(a=np.inf, b=-np.inf, c=np.nan, d=0.0005)
+    )
+    assert "1 lower, 1 higher, 1 within" in repr(found)
+
+
 def apart(atoms, positions) -> float:
     return Compared(entry(atoms), entry(atoms, positions=positions)).distance
 

@@ -270,6 +270,8 @@ def test_a_report_has_the_result_and_its_curves(result, tmp_path):
     pytest.importorskip("bokeh", reason="a report needs Bokeh")
     result.report(tmp_path / "report.html", title="Three crystals", settings={"fmax": 0.01})
     text = (tmp_path / "report.html").read_text("utf-8")
+    with pytest.raises(ValueError, match="info 'number' is already a column of the page"):
+        result.report(tmp_path / "other.html", info="number")
     for section in ("status", "convergence", "distributions", "throughput", "structures"):
         assert f'<section id="{section}">' in text
     assert "<title>Three crystals</title>" in text and "history=True" not in text

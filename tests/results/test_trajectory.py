@@ -301,6 +301,14 @@ def test_what_was_found_stands_in_place_of_info_and_arrays_of_its_name(tmp_path,
     assert result.atoms[0].info["energy"] == atoms[0].info["energy"] == 1.0
 
 
+@pytest.mark.parametrize("names", [["a"], ["a", "a"], ["a", "b", "c"]])
+def test_names_that_are_not_one_a_structure_are_refused(tmp_path, names):
+    two = [Atoms("Ar2", [[0, 0, 0], [0, 0, 3.8]])] * 2
+    with pytest.raises(ValueError, match="names of trajectories must differ, one for each of 2"):
+        relax(two, ARGON, FIRE(), trajectory=Trajectories(tmp_path / "new", names=names))
+    assert not (tmp_path / "new").exists()
+
+
 def test_options_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="interval must be a positive"):
         Trajectories("runs", 0)

@@ -499,7 +499,30 @@ def test_constraints_on_the_host_go_on_to_the_same_bits(monkeypatch):
         told = [float(line.split(",")[column]) for line in (one, other)]
         assert told[0] == told[1] == pytest.approx(a.get_potential_energy(), abs=1e-6)
         assert a.get_potential_energy() == b.get_potential_energy()
+    rows = {brief.number: brief.as_row()["energy_eV"] for brief in briefs("kept")}
+    assert [rows[k] for k in range(6)] == [float(x.split(",")[column]) for x in lines[1]]
     assert any(a.get_potential_energy(apply_constraint=False) < told[0] for a in ends[0][-1:])
+
+
+def test_a_file_whose_name_is_a_number_keeps_its_name(tmp_path):
+    crystal = bulk("Ar", cubic=True)
+    ase.io.write("12", crystal, format="traj")
+    ase.io.write("1e5", crystal, format="traj")
+    run("relax", "12", "1e5", "--potential", ARGON, "--max-steps", "0", "--run", "kept", code=1)
+    assert sorted(brief.source for brief in briefs("kept")) == ["12", "1e5"]
+    assert "structure 0 was 12 and is 1e5 now" in run(
+        "relax",
+        "1e5",
+        "12",
+        "--potential",
+        ARGON,
+        "--max-steps",
+        "0",
+        "--run",
+        "kept",
+        "--force",
+        code=2,
+    )
 
 
 def sqlite_rows(folder: str) -> list[tuple]:

@@ -21,6 +21,7 @@ from basinax.results.history import History
 from basinax.results.record import Relaxed
 from basinax.results.snapshot import Snapshot
 from basinax.results.trajectory import Frame
+from basinax.structures.constraints.hosted import energy_under
 from basinax.structures.read import Structure, source_of
 
 DEPTH = -1.0
@@ -91,12 +92,13 @@ def _ended(structure: Structure, run, recorder) -> Relaxed:
         frames = [Frame(structure.number, k, *path[k], is_last=k == steps) for k in due]
         recorder.add(frames)
     start = structure.atoms
+    last = Atoms(start, positions=end.positions)
     return Relaxed.of(
         start,
         end.positions,
         end.cell,
         end.properties(),
-        energy=end.energy,
+        energy=energy_under(last, end.energy),
         fmax=force,
         steps=steps,
         evaluations=steps + 1,

@@ -193,7 +193,7 @@ def export(
 ) -> None:
     """Write the structures and the table of a run so far, in the order of its input.
 
-    Structures that could not be read are left out.
+    Structures that could not be read stand in the table alone, with the reason; such paths nowhere.
 
     Exit status: 0, 2 for bad input, 3 if something could not be written.
     """

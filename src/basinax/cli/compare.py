@@ -89,7 +89,8 @@ def _curves_of(kept: RunFolder, structures: list[int]) -> Convergence:
     if missing := [number for number in structures if number not in curves]:
         fail(f"{kept.name} has no curve of structure {missing[0]}")
     chosen = {number: curves[number] for number in structures or curves}
-    sizes = {brief.number: float(brief.n_atoms) for brief in kept.results.briefs()}
+    _, rows = kept.rows(kept.read_record(), kept.results.briefs())
+    sizes = {row["number"]: float(row.get("atoms", 1)) for row in rows}
     found = convergence_of(chosen, sizes, list(chosen))
     if found is None:
         fail(f"{kept.name} has no curves")

@@ -116,9 +116,11 @@ def _plain(value: Any) -> Any:
         return value.value
     if isinstance(value, Path):
         return name_of(value)
+    if isinstance(value, str):  # which may name a file, too
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     if isinstance(value, list):
         return [_plain(x) for x in value]
-    return value if value is None or isinstance(value, str | int | float) else str(value)
+    return value if value is None or isinstance(value, int | float) else str(value)
 
 
 def is_config(potential: str) -> bool:

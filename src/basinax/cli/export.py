@@ -81,6 +81,8 @@ def report(name: str, output: Path | None, info: list[str], *, may_replace: bool
         place = output or kept.page
         check_report(place)
         record, briefs = kept.read_record(), kept.results.briefs()
+        if info and record[RECORD]["command"] == "neb":
+            fail("--info is for tables of structures, and this is a run of paths")
         columns = kept.columns_of_info(info, briefs)
     may_replace = may_replace or (output is None and not place.is_symlink())
     check_places([(place, "output")], None, 0, kept.files, may_replace=may_replace)

@@ -28,7 +28,7 @@ from basinax.models.evaluators.protocol import AbstractEvaluator
 from basinax.neb.evaluator import OfImages
 from basinax.neb.neb import as_systems, check_images, evaluator_of_images, usable_optimizer
 from basinax.neb.paths import Band, read_band
-from basinax.neb.result import MinimumEnergyPath, PathsResult
+from basinax.neb.result import MinimumEnergyPath, PathsResult, counted_by_images
 from basinax.neb.trajectories import PathRecorder
 from basinax.numerics.settings import one_line
 from basinax.numerics.switches import own_switches
@@ -242,7 +242,7 @@ def _kept(end: Any, source: str) -> Relaxed:
     results = dict(end.results)
     if "images" in results:
         results["images"] = [parted(each)[0] for each in results["images"]]
-    return dataclasses.replace(end, source=source, results=results)
+    return dataclasses.replace(counted_by_images(end), source=source, results=results)
 
 
 def found_paths(numbers: list[int], result: AtomsRelaxation, info: Sequence[str] = ()) -> Found:

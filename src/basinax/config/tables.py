@@ -153,7 +153,12 @@ def toml_of(table: Mapping[str, Any], sections: Collection[str] = (), above: str
 
 
 def _toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_text(key)
+
+
+def _toml_text(text: str) -> str:
+    """The text in quotes; of all control characters, JSON leaves DEL alone as it is."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _toml_value(value: Any, indent: str) -> str:
@@ -167,6 +172,6 @@ def _toml_value(value: Any, indent: str) -> str:
         return "[" + ", ".join(_toml_value(x, indent) for x in value) + "]"
     if value is None:
         raise ValueError("TOML has no null: write this config to a .json file")
-    if isinstance(value, bool | str):
-        return json.dumps(value, ensure_ascii=False)
-    return repr(value)
+    if isinstance(value, str):
+        return _toml_text(value)
+    return json.dumps(value) if isinstance(value, bool) else repr(value)

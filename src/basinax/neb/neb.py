@@ -18,7 +18,7 @@ from basinax.models.evaluators.protocol import AbstractEvaluator
 from basinax.neb.batched import Batched
 from basinax.neb.evaluator import Ends, PathEvaluator
 from basinax.neb.paths import Band, read_bands
-from basinax.neb.result import MinimumEnergyPath, PathsResult
+from basinax.neb.result import MinimumEnergyPath, PathsResult, counted_by_images
 from basinax.neb.spline import Equidistant
 from basinax.neb.trajectories import PathTrajectories
 from basinax.numerics.forks import check_process
@@ -139,7 +139,7 @@ def neb(
         throw=throw,
         devices=devices,
     )
-    return PathsResult([MinimumEnergyPath(entry) for entry in relaxed])
+    return PathsResult([MinimumEnergyPath(counted_by_images(entry)) for entry in relaxed])
 
 
 def check_method(method: str) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from ase import Atoms
@@ -12,13 +12,13 @@ from ase.symbols import Symbols
 from jaxtyping import Bool, Float
 
 from basinax.minimize.status import Status
-from basinax.neb.paths import images_of
+from basinax.neb.paths import IMAGES, images_of
 from basinax.numerics.settings import shown
 from basinax.results.compare import AbstractCompared, Comparison, distance_of
 from basinax.results.history import History
 from basinax.results.record import Entries, Relaxed
 from basinax.results.snapshot import Template
-from basinax.results.table import derived, write_rows
+from basinax.results.table import columns_of, derived, write_rows
 
 if TYPE_CHECKING:  # importing it takes time that only this result should pay
     from ase.utils.forcecurve import ForceFit
@@ -33,6 +33,8 @@ class MinimumEnergyPath:
 
     entry: Relaxed
     """The path as one structure: the atoms of its images, one image after another."""
+
+    noun: ClassVar[str] = "path"
 
     def __repr__(self) -> str:
         return (
@@ -57,15 +59,84 @@ class MinimumEnergyPath:
     def _templates(self) -> list[Template]:
         return images_of(self.entry.template)
 
-    @property
+    @derived("source")
+    def source(self) -> str:
+        """The origin of the path: its number, or its file."""
+        return self.entry.source
+
+    @derived("formula")
+    def formula(self) -> str:
+        """The chemical formula of an image, in Hill's order."""
+        return Symbols(self._templates[0].arrays["numbers"]).get_chemical_formula()
+
+    @derived("atoms")
+    def n_atoms(self) -> int:
+        """The number of atoms of an image."""
+        return self.entry.n_atoms // self.n_images
+
+    @derived("images")
     def n_images(self) -> int:
         """The number of images, end points included."""
         return len(self._templates)
 
+    @derived("status")
+    def status(self) -> Status:
+        return self.entry.status
+
+    @derived("steps")
+    def steps(self) -> int:
+        """The number of steps of the whole path."""
+        return self.entry.steps
+
+    @derived("evaluations")
+    def evaluations(self) -> int:
+        """The number of evaluations of single images, end points included."""
+        return self.entry.evaluations
+
+    @derived("barrier_eV", "eV")
+    def barrier(self) -> float:
+        """The energy of the highest image minus that of the first, in eV."""
+        return float(self.energies.max() - self.energies[0])
+
+    @derived("reverse_barrier_eV", "eV")
+    def reverse_barrier(self) -> float:
+        """The energy of the highest image minus that of the last, in eV."""
+        return float(self.energies.max() - self.energies[-1])
+
+    @derived("reaction_energy_eV", "eV")
+    def reaction_energy(self) -> float:
+        """The energy of the last image minus that of the first, in eV."""
+        return float(self.energies[-1] - self.energies[0])
+
+    @derived("saddle_image")
+    def saddle_index(self) -> int | None:
+        """The image of the highest energy; None if the path could not be evaluated."""
+        return None if np.isnan(self.energies).any() else int(np.argmax(self.energies))
+
+    @derived("fmax_eV_per_A", "eV/Å")
+    def fmax(self) -> float:
+        """The largest force of the band on one atom of its images, in eV/Å."""
+        return self.entry.fmax
+
+    @derived("length_A", "Å")
+    def length(self) -> float:
+        """The sum of the distances between neighbouring images in the space of all atoms, in Å."""
+        return float(self._distances.sum())
+
+    @derived("seconds", "s")
+    def seconds(self) -> float:
+        """The time from the call to the end of the path; NaN if it did not end."""
+        return self.entry.seconds
+
+    @derived("message")
+    def message(self) -> str:
+        """The reason if an image could not be evaluated, with its number; empty otherwise."""
+        return self.entry.message
+
     @property
-    def formula(self) -> str:
-        """The chemical formula of an image, in Hill's order."""
-        return Symbols(self._templates[0].arrays["numbers"]).get_chemical_formula()
+    def history(self) -> History | None:
+        """The energy of the highest image, fmax and evaluations of the steps, if kept."""
+        return self.entry.history
 
     @property
     def positions(self) -> Float[np.ndarray, "images atoms 3"]:
@@ -84,34 +155,9 @@ class MinimumEnergyPath:
         return self.entry.results.get("images")
 
     @property
-    def saddle_index(self) -> int | None:
-        """The image of the highest energy; None if the path could not be evaluated."""
-        return None if np.isnan(self.energies).any() else int(np.argmax(self.energies))
-
-    @property
     def saddle(self) -> Atoms | None:
         """The image of the highest energy, with its calculator."""
         return None if self.saddle_index is None else self.images[self.saddle_index]
-
-    @property
-    def barrier(self) -> float:
-        """The energy of the highest image minus that of the first, in eV."""
-        return float(self.energies.max() - self.energies[0])
-
-    @property
-    def reverse_barrier(self) -> float:
-        """The energy of the highest image minus that of the last, in eV."""
-        return float(self.energies.max() - self.energies[-1])
-
-    @property
-    def reaction_energy(self) -> float:
-        """The energy of the last image minus that of the first, in eV."""
-        return float(self.energies[-1] - self.energies[0])
-
-    @property
-    def length(self) -> float:
-        """The sum of the distances between neighbouring images in the space of all atoms, in Å."""
-        return float(self._distances.sum())
 
     @property
     def _distances(self) -> Float[np.ndarray, "ways"]:
@@ -124,40 +170,6 @@ class MinimumEnergyPath:
         if self.saddle_index is None:
             return f"the path could not be evaluated: {self.message or self.status}"
         return "" if self._distances.all() else "neighbouring images of the path are the same"
-
-    @property
-    def source(self) -> str:
-        """The origin of the path: its number, or its file."""
-        return self.entry.source
-
-    @property
-    def status(self) -> Status:
-        return self.entry.status
-
-    @property
-    def fmax(self) -> float:
-        """The largest force of the band on one atom of its images, in eV/Å."""
-        return self.entry.fmax
-
-    @property
-    def steps(self) -> int:
-        """The number of steps of the whole path."""
-        return self.entry.steps
-
-    @property
-    def evaluations(self) -> int:
-        """The number of evaluations of single images, end points included."""
-        return 2 + (self.n_images - 2) * self.entry.evaluations
-
-    @property
-    def message(self) -> str:
-        """The reason if an image could not be evaluated, with its number; empty otherwise."""
-        return self.entry.message
-
-    @property
-    def history(self) -> History | None:
-        """The energy of the highest image and fmax of the steps, if kept."""
-        return self.entry.history
 
     def fit(self) -> "ForceFit":
         """ASE's curve through energies and forces of the images (`ase.mep.NEBTools`).
@@ -181,6 +193,18 @@ class MinimumEnergyPath:
             The axes.
         """
         return self.fit().plot(ax=ax)
+
+
+def counted_by_images(path: Relaxed) -> Relaxed:
+    """A path of the loop, which counts evaluations of the inner images together, as a result.
+
+    Its evaluations are those of single images, end points included.
+    """
+    n_inner, history = len(path.template.info[IMAGES]) - 2, path.history
+    if history is not None:
+        history = history._replace(evaluations=2 + n_inner * history.evaluations)
+    evaluations = 2 + n_inner * path.evaluations
+    return dataclasses.replace(path, evaluations=evaluations, history=history)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -293,27 +317,12 @@ class PathsResult(Entries[MinimumEnergyPath]):
     def to_dict(self) -> dict[str, list[Any]]:
         """A table as columns, one entry per path.
 
-        The columns are `source` (the number of the path), `formula`, `images` (their number),
-        `status`, `steps`, `evaluations`, `barrier_eV`, `reverse_barrier_eV`, `reaction_energy_eV`,
-        `saddle_image`, `fmax_eV_per_A`, `length_A`, `seconds` and `message`.
+        The columns are `source` (the number of the path), `formula`, `atoms` (those of an image),
+        `images` (their number), `status`, `steps`, `evaluations`, `barrier_eV`,
+        `reverse_barrier_eV`, `reaction_energy_eV`, `saddle_image`, `fmax_eV_per_A`, `length_A`,
+        `seconds` and `message`.
         """
-        columns = {
-            "source": lambda path: path.source,
-            "formula": lambda path: path.formula,
-            "images": lambda path: path.n_images,
-            "status": lambda path: str(path.status),
-            "steps": lambda path: path.steps,
-            "evaluations": lambda path: path.evaluations,
-            "barrier_eV": lambda path: path.barrier,
-            "reverse_barrier_eV": lambda path: path.reverse_barrier,
-            "reaction_energy_eV": lambda path: path.reaction_energy,
-            "saddle_image": lambda path: path.saddle_index,
-            "fmax_eV_per_A": lambda path: path.fmax,
-            "length_A": lambda path: path.length,
-            "seconds": lambda path: path.entry.seconds,
-            "message": lambda path: path.message,
-        }
-        return {name: [of(path) for path in self.entries] for name, of in columns.items()}
+        return columns_of(self.entries, MinimumEnergyPath)
 
     def write_table(self, path: str | os.PathLike[str]) -> None:
         """Write `to_dict` to a file, see `AtomsRelaxation.write_table`."""

@@ -103,8 +103,7 @@ def cbrt(x: Numbers) -> Numbers:
     """x^(1/3), then one Newton step, since 1/3 is no number of the format."""
     size = jnp.abs(x)
     y = power(size, jnp.full_like(size, 1.0 / 3.0))
-    square = rounded(y * y)
-    y = y - rounded((rounded(square * y) - size) / rounded(3.0 * square))
+    y = y - rounded((y - rounded(size / rounded(y * y))) / 3.0)  # y³ might overflow
     y = jnp.where(x < 0.0, -y, y)
     return jnp.where((x == 0.0) | jnp.isinf(x), x, y)
 
@@ -115,7 +114,8 @@ def tan(x: Numbers) -> Numbers:
 
 def asin(x: Numbers) -> Numbers:
     cosine = rounded(jnp.sqrt(rounded((1.0 - x) * (1.0 + x))))
-    return 2.0 * atan2(x, 1.0 + cosine)
+    value = 2.0 * atan2(x, 1.0 + cosine)
+    return jnp.where(jnp.abs(x) < jnp.finfo(x.dtype).eps, x, value)  # half of it may be 0
 
 
 def acos(x: Numbers) -> Numbers:

@@ -203,7 +203,7 @@ class Comparison(Entries[Pair]):
         differences = np.array([pair.judged_difference for pair in self.entries])
         distances = np.array([pair.distance for pair in self.entries])
         n_lower, n_higher = int((differences < -NEAR).sum()), int((differences > NEAR).sum())
-        n_near = int(np.isfinite(differences).sum()) - n_lower - n_higher
+        n_near = int((np.abs(differences) <= NEAR).sum())
         largest = distances[np.isfinite(distances)].max(initial=0.0)
         counted: dict[str, Callable[[Any], int]] = {
             "converged": lambda entry: entry.status == Status.CONVERGED,

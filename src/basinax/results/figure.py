@@ -1,5 +1,6 @@
 """Curves of convergence by matplotlib."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,7 +41,7 @@ def drawn(
         for ax, values in ((above, "fmax"), (below, "heights")):
             if found is not None:
                 _draw(ax, found, values, COLORS[k % len(COLORS)], name)
-    if limit is not None and limit > 0:
+    if limit is not None and 0 < limit < math.inf:
         above.axhline(limit, color="black", linestyle="--", linewidth=1, label="limit")
     above.set(ylabel="fmax (eV/Å)", yscale="log")
     below.set(xlabel="evaluations", ylabel="energy above lowest (eV/atom)", yscale="log")

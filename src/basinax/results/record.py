@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, Self, TypeVar, overload
+from typing import Any, ClassVar, Self, TypeVar, overload
 
 import numpy as np
 from ase import Atoms
@@ -25,6 +25,7 @@ SHOWN = 10
 class Relaxed(HoldsAtoms):
     """One structure of a result. The defaults are those of one that was never evaluated."""
 
+    noun: ClassVar[str] = "structure"
     template: Template = dataclasses.field()
     """All of the structure but its positions, cell and calculator, as in the input."""
     positions: Float[np.ndarray, "atoms 3"] = dataclasses.field()
@@ -54,7 +55,7 @@ class Relaxed(HoldsAtoms):
     """The number of steps; 0 if the start is converged."""
     evaluations: int = column("evaluations", key="evaluations", default=0)
     """The number of evaluations of energy and forces."""
-    energy: float = column("energy_eV", "eV", is_brief=True, default=np.nan)
+    energy: float = column("energy_eV", "eV", key="final_energy", is_brief=True, default=np.nan)
     """The energy in eV; not the free energy, where a calculator has both."""
 
     @derived("energy_eV_per_atom", "eV/atom")

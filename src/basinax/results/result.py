@@ -221,6 +221,8 @@ class AtomsRelaxation(Entries[Relaxed]):
             ImportError: Bokeh is not installed.
             OSError: the file cannot be written.
         """
+        if "number" in ([info] if isinstance(info, str) else info):
+            raise ValueError("info 'number' is already a column of the page: rename it in atoms")
         write_report(
             path,
             rows_of(self.to_dict(info)),

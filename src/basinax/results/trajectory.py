@@ -109,6 +109,7 @@ class Trajectories(AbstractTrajectories):
 
         Raises:
             OSError: files cannot be written, or files of an earlier run would remain among them.
+            ValueError: there is not one name for each structure.
         """
         check_folder(self, len(atoms))
         return Recorder(self, atoms)
@@ -129,7 +130,14 @@ def check_folder(trajectories: Trajectories, n_structures: int) -> list[Path]:
 
     Raises:
         OSError: files cannot be written, or files of an earlier run would remain.
+        ValueError: there is not one name for each structure.
     """
+    names = trajectories.names
+    if names is not None and not len(set(names)) == len(names) == n_structures:
+        raise ValueError(
+            f"names of trajectories must differ, one for each of {n_structures} structures, got"
+            f" {shown(names)}"
+        )
     folder = Path(trajectories.folder)
     target = resolved(folder)
     above = next(path for path in (target, *target.parents) if path.exists())

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
@@ -15,7 +15,7 @@ from basinax.config.files import PARTIAL, check_sole, replacing
 from basinax.config.tables import RECORD, SETTINGS, Table, read_config, toml_of
 from basinax.results.record import Relaxed
 from basinax.results.report.page import write_report
-from basinax.results.table import Columns, fields_of, further_columns
+from basinax.results.table import Columns, columns_of, fields_of, further_columns, rows_of
 from basinax.runs.record import checked, spans_of
 from basinax.runs.results import Brief, Results
 from basinax.runs.stores import SQLiteFile
@@ -103,6 +103,21 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())
 
+    def rows(self, record: Table, briefs: Sequence[Brief]) -> tuple[type, list[dict[str, Any]]]:
+        """The class of records whose columns a report has, and its rows."""
+        if record[RECORD]["command"] != "neb":
+            return Relaxed, [brief.as_row() for brief in briefs]
+        from basinax.neb.result import MinimumEnergyPath  # importing it takes time
+
+        entries, rows = dict(self.results.entries()), []
+        for brief in briefs:
+            row = {"source": brief.source, "status": brief.status, "message": brief.reason}
+            if brief.n_atoms:  # otherwise it could not be read
+                path = MinimumEnergyPath(entries[brief.number])
+                (row,) = rows_of(columns_of([path], MinimumEnergyPath))
+            rows.append(row | {"number": brief.number})
+        return MinimumEnergyPath, rows
+
     def write_report(
         self,
         path: Path,
@@ -116,16 +131,16 @@ class RunFolder:
         Args:
             info: further columns, from `columns_of_info`.
         """
-        rows, stored = [brief.as_row() for brief in briefs], [brief.stored for brief in briefs]
+        kind, rows = self.rows(record, briefs)
         for k, row in enumerate(rows):
             row |= {name: values[k] for name, values in (info or {}).items()}
         write_report(
             path,
             rows,
-            Relaxed,
+            kind,
             curves=self.results.curves(),
             limit=limit_of(record),
-            runs=spans_of(record[RECORD], stored),
+            runs=spans_of(record[RECORD], [brief.stored for brief in briefs]),
             settings=record,
             title=title,
         )
@@ -139,7 +154,7 @@ class RunFolder:
         if not names:  # reading `info` takes long
             return {}
         infos = self.results.infos()
-        headings = [column.heading for column in fields_of(Relaxed).values()]
+        headings = ["number", *(column.heading for column in fields_of(Relaxed).values())]
         return further_columns(names, [infos[brief.number] for brief in briefs], headings)
 
     @contextmanager

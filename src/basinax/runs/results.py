@@ -26,6 +26,7 @@ from basinax.runs.rows import (
     info_of,
     pairs_of,
     row_of,
+    source_of,
     status_of,
 )
 from basinax.runs.stores import SQLiteFile
@@ -44,8 +45,6 @@ class Brief(NamedTuple):
     n_atoms: int
     elements: bytes
     """The numbers of the chemical elements, as stored."""
-    energy: float | None
-    """The energy in eV."""
     volume: float | None
     """The volume in Å³; None without three periodic directions."""
     stored: float
@@ -57,7 +56,7 @@ class Brief(NamedTuple):
 
     @property
     def source(self) -> str:
-        return self.pairs.get("source", str(self.number))
+        return self.pairs["source"]
 
     @property
     def reason(self) -> str:
@@ -79,7 +78,6 @@ class Brief(NamedTuple):
             "number": self.number,
             "formula": self.formula,
             "atoms": self.n_atoms,
-            "energy_eV": self.energy,
             "volume_A3": self.volume,
         }
 
@@ -131,8 +129,13 @@ class Results:
 
     def briefs(self) -> list[Brief]:
         """All rows in the order of addition."""
-        columns = "natoms", "numbers", "energy", "volume", "pbc", "ctime"
+        columns = "natoms", "numbers", "volume", "pbc", "ctime"
         found = list(self._selected(self._brief, *columns))
+        if any("source" not in brief.pairs for brief in found):
+            read = self._selected(lambda pairs, data: (pairs[NUMBER], source_of(data)), "data")
+            sources = dict(read)
+            for brief in found:
+                brief.pairs["source"] = sources[brief.number]
         seen = set[int]()
         with self._store.reported():
             for brief in found:
@@ -190,18 +193,16 @@ class Results:
         pairs: dict[str, Any],
         n_atoms: Any,
         elements: Any,
-        energy: Any,
         volume: Any,
         pbc: Any,
         added: Any,
     ) -> Brief:
         check_number("number of atoms", n_atoms, int)
-        for name, value in {"energy": energy, "volume": volume}.items():
-            if value is not None:
-                check_number(name, value, float)
+        if volume is not None:
+            check_number("volume", volume, float)
         check_number("time", added, float)
         volume = volume if pbc == PERIODIC else None
-        place = pairs[NUMBER], status_of(pairs), n_atoms, elements, energy, volume
+        place = pairs[NUMBER], status_of(pairs), n_atoms, elements, volume
         return Brief(*place, T2000 + YEAR * added, pairs, self._kind)
 
 

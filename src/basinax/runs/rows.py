@@ -28,7 +28,6 @@ from basinax.results.report.curves import Curve
 from basinax.results.snapshot import Template
 from basinax.results.table import Column, fields_of
 from basinax.runs.values import parted, restored, stored
-from basinax.structures.constraints.hosted import energy_under
 
 T = TypeVar("T", bound=Relaxed)
 
@@ -153,10 +152,7 @@ def entry_of(pairs: Mapping[str, Any], *values: Any, kind: type[T]) -> tuple[int
         n_atoms = len(place["positions"])
         raise ValueError(f"{len(found['forces'])} forces for {n_atoms} atoms")
     results = {name: found[name] for name in data["order"] if name in found}
-    energy = found["energy"]
-    if constraints:
-        energy = energy_under(template.at(place["positions"], place["cell"], {}), energy)
-    fields |= {"positions": place["positions"], "cell": place["cell"], "energy": energy}
+    fields |= {"positions": place["positions"], "cell": place["cell"]}
     return pairs[NUMBER], kind(template=template, results=results, **fields)
 
 
@@ -196,6 +192,11 @@ def curve_of(data: Any) -> Curve | None:
         return None
     evaluations, energies, fmax = np.array(data["curve"], np.float32)
     return Curve(energies, fmax, evaluations)
+
+
+def source_of(data: Any) -> str:
+    """The source in a row's data; the pairs of a row lack one that looks like a number."""
+    return str(bytes_to_object(data)["source"])
 
 
 def info_of(data: Any) -> dict[Any, Any]:

@@ -63,9 +63,9 @@ def write_report(
 
     Args:
         path: an .html file; an existing one is replaced once the new one is complete.
-        rows: one mapping per structure with the headings of a table, each read once, in order.
-            `number` is that in the input, or 0, 1, 2, ... without it. Parts of the page whose
-            values are missing are left out.
+        rows: one mapping per structure or path with the headings of a table, each read once, in
+            order. `number` is that in the input, or 0, 1, 2, ... without it. Parts of the page
+            whose values are missing are left out.
         kind: the class of records whose columns these are.
         curves: energies and fmax by evaluation of some or all structures, by number. Curves are
             requested one after another, so the mapping may read each on request.
@@ -113,7 +113,8 @@ def page_of(
     return template.render(
         title=title,
         facts=_facts(structures),
-        n_curves=_counted(found.n_curves, "structure") if found else "",
+        noun=structures.noun,
+        n_curves=_counted(found.n_curves, structures.noun) if found else "",
         statuses=tables.counts_of(structures),
         plots={name: Markup(div) for name, div in divs.items()},
         runs=runs,
@@ -127,7 +128,7 @@ def page_of(
 
 def _facts(structures: Structures) -> list[tuple[str, str]]:
     """The numbers at the top of the page, each with its name."""
-    facts = [_named(len(structures), "structure")]
+    facts = [_named(len(structures), structures.noun)]
     if len(structures):
         facts.append(("converged", f"{100 * structures.converged.mean():.4g} %"))
     for name, noun in (("atoms", "atom"), ("evaluations", "evaluation")):
@@ -138,7 +139,7 @@ def _facts(structures: Structures) -> list[tuple[str, str]]:
         facts.append(("to the last end", tables.seconds_text(seconds)))
         if seconds > 0:
             n_ended = int(np.isfinite(structures.values["seconds"]).sum())
-            facts.append(("structures / s", f"{n_ended / seconds:.3g}"))
+            facts.append((f"{structures.noun}s / s", f"{n_ended / seconds:.3g}"))
     return facts
 
 
@@ -158,16 +159,18 @@ def _json_of(value: Any) -> str:
 def _plots(structures: Structures) -> dict[str, Any]:
     from basinax.results.report.plots import bars, by_composition, ended
 
+    nouns = f"{structures.noun}s"
     shown = {
         "evaluations": (structures.values["evaluations"], "evaluations"),
         "energies": (structures.energies_per_atom, "energy (eV/atom)"),
         "energy_changes": (structures.energy_changes, "change of energy (eV/atom)"),
         "volume_changes": (_moved(structures.volume_changes), "change of volume (%)"),
+        "barriers": (structures.known("barrier_eV"), "barrier (eV)"),
     }
-    plots = {name: bars(values, text) for name, (values, text) in shown.items()}
+    plots = {name: bars(values, text, nouns) for name, (values, text) in shown.items()}
     energies = structures.energies_per_atom
     plots["compositions"] = by_composition(structures.compositions, energies)
-    throughput = ended(structures.values["seconds"])
+    throughput = ended(structures.values["seconds"], nouns)
     if throughput is not None:
         plots["ended"], plots["rate"] = throughput
     return {name: plot for name, plot in plots.items() if plot is not None}

@@ -1,5 +1,6 @@
 """The plots of a report, by Bokeh, which this file imports."""
 
+import math
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -31,10 +32,10 @@ one.data = data;
 """Shows the lines of the selected structure in a browser."""
 
 
-def bars(values: np.ndarray, title: str) -> Any | None:
+def bars(values: np.ndarray, title: str, counted: str) -> Any | None:
     """A histogram; None without a finite value."""
     found = histogram(values)
-    return None if found is None else _bars(found, title, "structures")
+    return None if found is None else _bars(found, title, counted)
 
 
 def _bars(found: Histogram, title: str, counted: str) -> Any:
@@ -60,21 +61,21 @@ def _bars(found: Histogram, title: str, counted: str) -> Any:
     return plot
 
 
-def ended(seconds: np.ndarray) -> tuple[Any, Any] | None:
-    """The number of structures ended by each moment, and the number per second."""
+def ended(seconds: np.ndarray, counted: str) -> tuple[Any, Any] | None:
+    """How many have ended by each moment, and how many a second."""
     times = np.sort(seconds[np.isfinite(seconds)])
     if not len(times) or times[-1] <= 0:
         return None
     edges = np.linspace(0.0, times[-1], 61)
     by_then = np.searchsorted(times, edges, side="right")
-    total = _figure("seconds since the start", "structures that have ended")
+    total = _figure("seconds since the start", f"{counted} that have ended")
     total.line(edges, by_then, line_width=2, color=COLOR)
     total.y_range.start = 0
     counts, _ = np.histogram(times, edges)
     rate = _bars(
         Histogram(edges, counts / np.diff(edges), 0),
         "seconds since the start",
-        "structures a second",
+        f"{counted} a second",
     )
     return total, rate
 
@@ -128,7 +129,7 @@ def converging(
         for name, title in (("fmax", "fmax (eV/Å)"), ("heights", "energy above lowest (eV/atom)"))
     ]
     plots[1].x_range = plots[0].x_range
-    if limit is not None and limit > 0:
+    if limit is not None and 0 < limit < math.inf:
         x = found.quantiles.evaluations
         legend = f"limit {limit:g}"
         plots[0].line(

@@ -21,6 +21,8 @@ Values = Float[np.ndarray, "structures"]
 class Structures:
     """The rows of a report, as columns."""
 
+    noun: str
+    """What a row is: a structure or a path."""
     columns: dict[str, Column]
     """The columns of tables, by heading."""
     numbers: list[int]
@@ -32,9 +34,13 @@ class Structures:
     def __len__(self) -> int:
         return len(self.numbers)
 
+    def known(self, name: str) -> Values:
+        """Values by name, NaN if there is no such column."""
+        return self.values.get(name, np.full(len(self), np.nan))
+
     def has(self, name: str) -> bool:
         """Whether any structure has a finite value."""
-        return bool(np.isfinite(self.values[name]).any())
+        return bool(np.isfinite(self.known(name)).any())
 
     @property
     def converged(self) -> np.ndarray:
@@ -42,7 +48,7 @@ class Structures:
 
     @property
     def energies_per_atom(self) -> Values:
-        return self._per_atom(self.values["energy_eV"])
+        return self._per_atom(self.known("energy_eV"))
 
     @property
     def compositions(self) -> list[str]:
@@ -54,15 +60,15 @@ class Structures:
     def energy_changes(self) -> Values:
         """Energy changes in eV per atom."""
         with np.errstate(invalid="ignore"):  # of infinite energies
-            changes = self.values["energy_eV"] - self.values["initial_energy_eV"]
+            changes = self.known("energy_eV") - self.known("initial_energy_eV")
         return self._per_atom(changes)
 
     @property
     def volume_changes(self) -> Values:
         """Volume changes in percent of the first volume."""
-        first = self.values["initial_volume_A3"]
+        first = self.known("initial_volume_A3")
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            return 100 * (self.values["volume_A3"] / first - 1)
+            return 100 * (self.known("volume_A3") / first - 1)
 
     def _per_atom(self, energies: Values) -> Values:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -76,7 +82,7 @@ def _reduced(formula: str) -> str:
         return formula
 
 
-def structures_of(rows: Iterable[Row], kind: type) -> Structures:
+def structures_of(rows: Iterable[Row], kind: Any) -> Structures:
     """The columns of the rows, which are read once, in order.
 
     Args:
@@ -98,4 +104,4 @@ def structures_of(rows: Iterable[Row], kind: type) -> Structures:
             value = row.get(name)
             column.append(math.nan if value is None else float(value))
     arrays = {name: np.array(column, float) for name, column in values.items()}
-    return Structures(columns, numbers, texts, arrays)
+    return Structures(kind.noun, columns, numbers, texts, arrays)
