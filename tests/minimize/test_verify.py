@@ -76,3 +76,11 @@ def test_the_system_that_differs_is_named():
 def test_one_system_says_nothing():
     with pytest.raises(ValueError, match="at least two systems"):
         verify(bowl, START[:3], SystemIndex.from_sizes([3]), GradientDescent(0.1))
+
+
+def test_extras_are_compared_too():
+    def model(x, index):
+        norms = jnp.full(index.n_systems, jnp.sqrt(jnp.sum(x * x)))
+        return *bowl(x, index), {"norm of all": norms}
+
+    assert checked(model, steps=1, has_extras=True).differing == [0, 1, 2]

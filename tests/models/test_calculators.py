@@ -1,8 +1,10 @@
 """ASE calculators as potentials: the promise, ASE's steps, and calculators that fail."""
 
+import contextlib
 import functools
 import importlib
 import os
+import signal
 import threading
 import warnings
 from pathlib import Path
@@ -32,7 +34,20 @@ from basinax.atoms import (
     relax,
 )
 from basinax.models.evaluators import folders
-from calculators import Duck, Faulty, Hungry, InFiles, NoStress, Outer, Refilled, Silent, Springs
+from basinax.models.evaluators.workers import Workers
+from calculators import (
+    Counted,
+    Duck,
+    Faulty,
+    Hungry,
+    InFiles,
+    Leaving,
+    NoStress,
+    Outer,
+    Refilled,
+    Silent,
+    Springs,
+)
 from comparison import same_ends
 from cover import exhaustive
 from follow_ase import walk_of_ase
@@ -53,6 +68,13 @@ def metals() -> list[Atoms]:
         atoms.rattle(0.1, seed=k)
     made[3].set_constraint(FixAtoms([0, 1, 2]))
     return made
+
+
+def dimers(n: int) -> list[Atoms]:
+    """Copper, a little off its minimum, with its number in `info`."""
+    return [
+        Atoms("Cu2", [[0, 0, 0], [0, 0, 2.232 + 1e-4 * k]], info={"number": k}) for k in range(n)
+    ]
 
 
 def on_springs(symbols: str, seed: int) -> Atoms:
@@ -381,6 +403,74 @@ def test_a_module_that_starts_processes_when_it_is_imported_is_named(tmp_path, m
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match="imports this module, which starts such processes"):
         importlib.import_module("starting_module")
+
+
+def test_a_calculator_that_is_made_once_for_all_is_no_reused_one():
+    one = EMT()
+    result = relax(dimers(2), ASECalculator(lambda: one, workers=1, reuse=True), FIRE())
+    assert (result.status == "evaluation_failed").all()
+    assert "each structure needs its own" in result.messages[0]
+    with pytest.raises(ValueError, match="returned None, which is no calculator"):
+        relax(dimers(1), ASECalculator(lambda: None), FIRE())
+
+
+def test_objects_of_classes_of_a_script_go_to_processes_and_back():
+    note = type("Note", (), {"__module__": "__main__"})
+
+    class Noting(EMT):
+        def calculate(self, atoms=None, *args):
+            super().calculate(atoms, *args)
+            self.results["noted"] = atoms.info["note"]
+
+    atoms = dimers(1)
+    atoms[0].info["note"] = note()
+    result = relax(atoms, ASECalculator(Noting, workers=1), FIRE(), max_steps=1)
+    assert type(result.atoms[0].calc.results["noted"]).__name__ == "Note"
+
+
+def test_calculators_of_structures_that_have_ended_are_dropped():
+    atoms = dimers(4)
+    atoms[-1].positions[1, 2] += 0.4
+    calculator = ASECalculator(Counted, workers=1, reuse=True)
+    result = relax(atoms, calculator, FIRE(), fmax=0.05, max_steps=100)
+    assert result.steps[-1] > result.steps[:-1].max()
+    assert result.atoms[-1].calc.results["alive"] == 2  # its own, and that of the start
+
+
+def test_a_process_that_ends_is_seen_though_its_programs_live_on():
+    """Without that, the run would wait for ten minutes."""
+    result = relax(dimers(1), ASECalculator(Leaving, workers=1), FIRE(), fmax=1e-9)
+    assert result.status[0] == "evaluation_failed" and "SIGKILL" in result.messages[0]
+
+
+def test_a_process_that_ends_while_it_is_idle_costs_no_structure():
+    atoms = dimers(1)
+    request = Request(0, atoms[0].positions, atoms[0].cell.array, False)
+    with contextlib.closing(Workers(EMT, atoms, 1, True, None, 1)) as workers:
+        for _ in range(2):
+            process = workers._workers[0]._process
+            process.send_signal(signal.SIGSEGV)
+            process.wait()
+            workers.end(0)
+            workers.ask([request])
+            found = []
+            while not found:
+                found = workers.answers(1.0)
+            ((_, answer),) = found
+            workers._again.clear()
+            assert isinstance(answer, Evaluated)
+
+
+def test_a_calculator_that_leaves_the_program_fails_its_structure_alone():
+    class Exiting(EMT):
+        def calculate(self, atoms=None, *args):
+            if atoms.info["number"] == 1:
+                raise SystemExit(3)
+            super().calculate(atoms, *args)
+
+    result = relax(dimers(2), Exiting(), FIRE(), fmax=0.05)
+    assert result.status.tolist() == ["converged", "evaluation_failed"]
+    assert result.messages[1] == "SystemExit: 3"
 
 
 def test_a_stopped_run_returns_where_structures_are():

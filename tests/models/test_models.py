@@ -1,6 +1,7 @@
 """JAX models of others as potentials: the promise, derivatives, and models that are of no use."""
 
 import dataclasses
+import functools
 import itertools
 import re
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 import ase.optimize
 import ase.optimize.lbfgs
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -659,6 +661,19 @@ def test_what_cannot_run_raises_before_it_runs(make, options, error, text):
     with pytest.raises(error) as raised:
         relax([bulk("Cu", cubic=True)], make(), **options)
     assert text in str(raised.value)
+
+
+def test_a_charge_that_is_bound_or_changes_counts():
+    def energies(positions, cell, numbers, senders, receivers, shifts, charge):
+        return charge + 0.0 * positions[:, 0]
+
+    bound = functools.partial(energies, charge=2.0)
+    assert JaxModel(bound, 3.0).uses == JaxModel(jax.jit(bound), 3.0).uses == frozenset()
+    atoms = Atoms("Ar2", [[0, 0, 0], [0, 0, 2]], info={"charge": 1})
+    atoms.calc = JaxModel(energies, 3.0).calculator()
+    assert atoms.get_potential_energy() == 2.0
+    atoms.info["charge"] = 3
+    assert atoms.get_potential_energy() == 6.0
 
 
 @pytest.mark.parametrize(

@@ -382,6 +382,15 @@ def test_databases_keep_pairs_and_data(tmp_path, name):
     assert dict(rows[0].data) == data | {"volume": 5.0, "limits": [1, 2]}
 
 
+@pytest.mark.parametrize("name", ["db", "json"])
+def test_databases_keep_a_total_charge(tmp_path, name):
+    ion = Atoms("OH", [[0, 0, 0], [0, 0, 1]], info={"charge": -1, "spin": 3})
+    for k in range(2):
+        form_to_write(tmp_path / f"{k}.{name}").write(tmp_path / f"{k}.{name}", [ion])
+        (ion,) = form_to_read(tmp_path / f"{k}.{name}").read(tmp_path / f"{k}.{name}")
+        assert ion.info == {"charge": -1, "spin": 3}
+
+
 @pytest.mark.parametrize(
     ("images", "expected"),
     [

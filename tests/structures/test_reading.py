@@ -73,6 +73,36 @@ COORD = "$coord{}\n0 0 0 o\n0 0 1.85 h\n{}$end\n"
 POSCAR = "{}\n1\n4 0 0\n0 4 0\n0 0 4\n{}1 1\n{}Direct\n0 0 0 .FALSE. f F\n.5 .5 0 T T T\n"
 GRO = "t\n{:5d}\n{}   3.0   3.0   3.0\n"
 CUBE = "a\nb\n1 0 0 0\n{0} 3 0 0\n2 0 3 0\n2 0 0 3\n8 8 0 0 0\n" + "0 " * 8 + "\n"
+CP2K = """&MOTION
+  &CONSTRAINT
+    &FIXED_ATOMS
+      LIST 1
+    &END FIXED_ATOMS
+  &END CONSTRAINT
+&END MOTION
+&FORCE_EVAL
+  &DFT
+    CHARGE -1
+    MULTIPLICITY 2
+  &END DFT
+  &SUBSYS
+    &CELL
+      A 8.0 0.0 0.0
+      B 0.0 8.0 0.0
+      C 0.0 0.0 8.0
+      PERIODIC NONE
+    &END CELL
+    &COORD
+O 0.0 0.0 0.0
+O 0.0 0.0 1.3
+    &END COORD
+  &END SUBSYS
+&END FORCE_EVAL
+"""
+ESPRESSO = (
+    "&system\nibrav = 0, nat = 1, ntyp = 1\n{}\n/\nATOMIC_SPECIES\nH 1 h.upf\n"
+    "CELL_PARAMETERS angstrom\n3 0 0\n0 3 0\n0 0 3\nATOMIC_POSITIONS angstrom\nH 0 0 0\n"
+)
 XYZ = "2\n{}\n{} 0 0 0\nH 0 0 0.98\n"
 
 
@@ -129,6 +159,15 @@ READ = {
     "comma.gjf": (GAUSSIAN.format("", "0,2"), "OH", {"spin": 2}),
     "end.xyz": (XYZ.format("charge=-1 spin=1", "O"), "OH", {"charge": -1, "spin": 1}),
     "a.poscar": (POSCAR.format("x", "Cu Au\n", "selective\n"), "CuAu", {"fixed": 1}),
+    "ions.config": ("x\n0 0 3\nNa+ 1\n0 0 0\nOW 2\n2 0 2\nHW 3\n2 0 3\n", "NaOH", {}),
+    "ion.restart": (CP2K, "O2", {"pbc": 0, "charge": -1, "spin": 2}),
+    "xy.restart": (
+        CP2K.replace("NONE", "XY").replace("CHARGE", "!"),
+        "O2",
+        {"pbc": 2, "charge": None},
+    ),
+    "comment.pwi": (ESPRESSO.format("! tot_charge = 1"), "H", {"charge": None}),
+    "charge.pwi": (ESPRESSO.format("ecut = 1, tot_charge = 1"), "H", {"charge": 1}),
 }
 """Contents by name, with the elements of all structures and what else is expected."""
 
@@ -157,6 +196,20 @@ def test_structures_are_those_that_a_file_means(name, tmp_path):
 
 
 REFUSED = {
+    "upper.config": ("x\n0 0 2\nCU 1\n0 0 0\nCU 2\n0 0 2\n", "the element of atom CU is not clear"),
+    "part.pdb": (
+        CRYSTAL.format(9).replace("P 1  ", "P 21 ") + pdb(" AR |AR|AR"),
+        "atoms that only symmetry adds (P 21), which ASE does not read",
+    ),
+    "magnetic.cif": (
+        cif(IRON, "loop_\n_space_group_symop_magn_operation.xyz\nx,y,z,+1\n", SITE),
+        "that of a magnetic structure",
+    ),
+    "waves.cif": (cif(IRON, "_cell_modulation_dimension 1", SITE), "that of a modulated structure"),
+    "hydrogen.cif": (
+        cif(IRON, "", "O O 0 0 0 2").replace("_z\n", "_z\n_atom_site_attached_hydrogens\n"),
+        "hydrogen atoms have no positions",
+    ),
     "sides.pdb": (pdb("C1  |LIG|", "CA  |LIG|"), "the element of atom CA of residue LIG"),
     "places.pdb": (
         "".join(pdb(" CA |ALA|C").replace(" CA  ALA", f" CA {x}ALA") for x in "AB"),
@@ -212,6 +265,12 @@ def test_files_that_would_be_read_as_others_are_refused(name, tmp_path):
 
 
 WARNED = {
+    "held.restart": (CP2K, "does not read its constraints"),
+    "types.lammpstrj": (
+        DUMP.format("type element").replace("ATOMS\n1", "ATOMS\n2").replace("1 1 0", "1 1 C 0")
+        + "2 2 C 0 0 2\n",
+        "its 2 types are all C",
+    ),
     "names.pdb": (pdb(" CA |ALA|"), "no element in columns 77 and 78"),
     "origin.cif": (cif(SILICON, f"{NAME} 'F d -3 m'", "Si Si 0 0 0"), "first of two origins"),
     "metric.cif": (cif("2 3 4 90 90 90", f"{NAME} 'F d -3 m'", SITE), "not have the symmetry"),

@@ -1,5 +1,7 @@
 """Calculators that do something wrong, or remember what they saw. Worker processes import them."""
 
+import gc
+import multiprocessing
 import os
 import signal
 import time
@@ -197,3 +199,27 @@ class WithoutEnergy(EMT):
     def calculate(self, *arguments, **options):
         super().calculate(*arguments, **options)
         self.results["energy"] = self.results["free_energy"] = np.nan
+
+
+class Counted(EMT):
+    """Says how many of its class live in its process."""
+
+    def calculate(self, *args):
+        super().calculate(*args)
+        gc.collect()
+        self.results["alive"] = sum(type(each) is Counted for each in gc.get_objects())
+
+
+class Leaving(EMT):
+    """Ends its process, of which a program that it has started has the open files."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+        multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)).start()
+
+    def calculate(self, *args):
+        self.calls += 1
+        if self.calls == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        super().calculate(*args)

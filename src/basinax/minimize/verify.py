@@ -222,4 +222,7 @@ def _by_system(result: Relaxation, prefix: Prefix, n: int) -> list[_System]:
             rows, ids = np.asarray(leaf), np.asarray(index.ids)
             for k in range(n):
                 found[k].append(rows[ids == k])
+    for leaf in map(np.asarray, jax.tree.leaves(result.extras)):
+        for k in range(n):
+            found[k].append(leaf[k])
     return found

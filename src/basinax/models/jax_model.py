@@ -5,6 +5,7 @@ program for its own padded shape (`graphs.py`, `programs.py`), whatever the numb
 """
 
 import dataclasses
+import functools
 import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -323,7 +324,8 @@ def _asked_by(function: Callable[..., Any], n_arrays: int) -> Iterator[str]:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a function without a signature
         return
-    bound = getattr(function, "keywords", {})  # of a `functools.partial`
+    both = function, inspect.unwrap(function)  # which may be jitted
+    bound = {name for f in both if isinstance(f, functools.partial) for name in f.keywords}
     for place, parameter in enumerate(parameters):
         is_named = parameter.kind is parameter.KEYWORD_ONLY
         is_named |= parameter.kind is parameter.POSITIONAL_OR_KEYWORD and place >= n_arrays

@@ -30,11 +30,13 @@ def charge_of(atoms: Atoms) -> float:
     """The total charge in e: `info["charge"]`, or else the sum of initial charges.
 
     Raises:
-        ValueError: `info["charge"]` is no number.
+        ValueError: `info["charge"]` is no number, or initial charges are not finite.
     """
     if (given := _number_of(atoms, "charge")) is not None:
         return given
     total = math.fsum(atoms.arrays.get("initial_charges", ()))
+    if not math.isfinite(total):
+        raise ValueError("the sum of its initial charges is not finite")
     return float(round(total)) if abs(total - round(total)) < WHOLE else total
 
 

@@ -8,7 +8,7 @@ import abc
 import copy
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from ase import Atoms
@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from basinax.numerics.forks import check_process
 from basinax.numerics.switches import own_switches
-from basinax.structures.charges import USABLE
+from basinax.structures.charges import TOTALS, USABLE
 from basinax.structures.matrices import VOIGT
 
 LOOK = 0.2
@@ -208,6 +208,13 @@ class ModelCalculator(Calculator):
     @property
     def uses(self) -> frozenset[str]:
         return self.model.uses
+
+    def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
+        """What has changed, by ASE's names; a total charge or spin is no part of ASE's state."""
+        changes, before = super().check_state(atoms, tol), cast(Atoms, self.atoms)
+        return changes or [
+            x for x in self.uses & {*TOTALS} if TOTALS[x](atoms) != TOTALS[x](before)
+        ]
 
     def calculate(
         self,

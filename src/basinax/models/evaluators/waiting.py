@@ -59,7 +59,7 @@ class WaitingSession(AbstractSession):
         if len(parts) == 1:
             try:
                 return self._evaluate(requests)
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # a calculator may call `sys.exit`
                 if len(requests) == 1:
                     return [(requests[0].number, failure_of(error))]
                 is_short = is_out_of_memory(error)

@@ -140,6 +140,8 @@ class Maker:
         """A calculator and its folder, whose root has this name."""
         os.chdir(self._caller)
         calculator, root = self._make(), os.path.join(self._root, name)
+        if not hasattr(calculator, "get_potential_energy"):
+            raise TypeError(f"the function returned {calculator!r}, which is no calculator")
         names = self._names([*_relative(os.environ), *self._texts_of(calculator)])
         parts: list[Any] = list(nested(calculator))
         written = [getattr(x, "directory", None) for x in parts]
@@ -211,7 +213,13 @@ class Calculators:
         if not self._reuse:
             return self.shared
         if number not in self._own:
-            self._own[number] = self._maker.made(str(number))
+            made = self._maker.made(str(number))
+            if any(made[0] is held for held, _ in (self.shared, *self._own.values())):
+                raise TypeError(
+                    "the function returned one calculator twice: with reuse=True each structure"
+                    " needs its own"
+                )
+            self._own[number] = made
         return self._own[number]
 
 
@@ -232,8 +240,11 @@ def _evaluate(pipe: Connection, packed: bytes, reuse: bool, caller: str, root: s
     while True:
         try:
             number, atoms, names = pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             return
+        except Exception as error:  # an object that cannot be made here
+            pipe.send(("failed", text_of(error)))
+            continue
         if atoms is None:
             calculators.end(number)
             continue
@@ -241,7 +252,7 @@ def _evaluate(pipe: Connection, packed: bytes, reuse: bool, caller: str, root: s
         if len(sys.modules) != len(known):
             pipe.send(("loaded", loaded(known)))
         try:
-            pipe.send(answer)
+            pipe.send_bytes(cloudpickle.dumps(answer))
         except Exception as error:  # the result cannot be pickled
             pipe.send(("failed", text_of(error)))
 

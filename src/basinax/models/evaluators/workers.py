@@ -37,6 +37,9 @@ from basinax.numerics.oom import FEWER, half
 from basinax.numerics.settings import warn
 from basinax.numerics.switches import switches
 
+LOOK = 1.0
+"""The most seconds between two looks for processes that have ended."""
+
 SCRIPT = Path(__file__).with_name("worker.py")
 THREADS = ("OMP", "OPENBLAS", "MKL", "BLIS", "VECLIB_MAXIMUM", "NUMEXPR")
 
@@ -84,6 +87,8 @@ class Workers(AbstractSession):
         """Answers that do not come from a process."""
         self._home: dict[int, int] = {}
         """The worker with the calculator of each structure, if calculators are reused."""
+        self._again = set[int]()
+        """Structures that wait again, since their process ended before it got them."""
         self._implemented: list[str] | None = None
         self._unmade: list[str] = []
         """The reasons why processes have no calculator, until they have been told."""
@@ -116,8 +121,10 @@ class Workers(AbstractSession):
         self._waiting = collections.deque(r for r in self._waiting if r.number != number)
         home = self._home.pop(number, None)
         worker = None if home is None else self._workers[home]
-        if worker is not None and worker.request is None and worker.is_ready:
-            worker.send((number, None, None))
+        if worker is not None:
+            worker.ended.append(number)
+            if worker.request is None and worker.is_ready:
+                worker.tell_of_ended()
 
     def close(self) -> None:
         for worker in filter(None, self._workers):
@@ -142,9 +149,14 @@ class Workers(AbstractSession):
         if deadlines:
             left = max(0.0, min(deadlines) - time.monotonic())
             timeout = left if timeout is None else min(timeout, left)
+        # A program that a process has started may keep its pipe open when it has ended.
+        timeout = LOOK if timeout is None else min(timeout, LOOK)
         answers = []
         for pipe in wait(list(by_pipe), timeout):
             answers += self._answer_of(by_pipe[pipe])  # pyright: ignore[reportArgumentType]
+        for k, worker in enumerate(self._workers):
+            if worker and worker.is_busy and worker.has_ended():
+                answers += self._replaced(k, *worker.end_of(EOFError()))
         answers += self._overdue()
         self._dispatch()
         return answers
@@ -273,10 +285,17 @@ class Workers(AbstractSession):
         assert worker is not None
         atoms = placed(self._atoms[request.number], request)
         try:
-            worker.send((request.number, atoms, names_of(request)))
-        except OSError as error:  # the process has just ended
-            worker.request, worker.n_beside = request, self._most
-            self._failed += self._replaced(k, *worker.end_of(error))
+            worker.tell_of_ended()
+            worker.send_packed((request.number, atoms, names_of(request)))
+        except OSError as error:  # the process has ended before it got the structure
+            reason, is_short = worker.end_of(error)
+            is_again = request.number in self._again
+            if is_again or is_short:
+                worker.request, worker.n_beside = request, self._most
+            else:
+                self._again.add(request.number)
+                self._waiting.appendleft(request)
+            self._failed += self._replaced(k, reason, is_short)
         except Exception as error:  # `info` may hold objects that cannot be pickled
             reason = EvaluationError(f"the structure cannot be sent to a process: {error}")
             self._failed.append((request.number, reason))
@@ -306,6 +325,8 @@ class _Worker:
         self.n_beside = 1
         """The allowed number of processes at the start of its evaluation, including it."""
         self.deadline: float | None = None
+        self.ended: list[int] = []
+        """Structures that have ended, whose calculators it still has if they are reused."""
 
     @property
     def is_busy(self) -> bool:
@@ -313,6 +334,27 @@ class _Worker:
 
     def send(self, message: Any) -> None:
         self.pipe.send(message)
+
+    def send_packed(self, message: Any) -> None:
+        """Send objects that may be of classes of the script."""
+        from basinax.models.packing import packed
+
+        self.pipe.send_bytes(packed(message))
+
+    def tell_of_ended(self) -> None:
+        """Let the process drop the calculators of structures that have ended, if it lives."""
+        with contextlib.suppress(OSError):
+            while self.ended:
+                self.send((self.ended.pop(), None, None))
+
+    def has_ended(self) -> bool:
+        """Whether the process has ended, and has left no answer."""
+        return self._process.poll() is not None and not self._has_answer()
+
+    def _has_answer(self) -> bool:
+        with contextlib.suppress(OSError):
+            return self.pipe.poll()
+        return False
 
     def end_of(self, error: BaseException) -> tuple[str, bool]:
         """The reason for the end of the process, and whether that is a lack of memory.

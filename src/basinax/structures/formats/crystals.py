@@ -36,6 +36,13 @@ CHOICES = (
     "_space_group.it_coordinate_system_code",
     "_symmetry_space_group_setting",
 )
+UNREAD = {
+    "_space_group_symop_magn": "magnetic",
+    "_space_group_symop_ssg": "modulated",
+    "_cell_modulation": "modulated",
+}
+"""What begins the names of entries that ASE ignores, and their structures."""
+
 SYSTEMS = ("_space_group_crystal_system", "_symmetry_cell_setting")
 """Names of entries, in lower case."""
 
@@ -88,6 +95,7 @@ def _meant(block: CIFBlock, say: Say) -> CIFBlock:
     """The block with entries that ASE reads as they are meant."""
     tags = dict(block) | _elements(block)
     _check_order(block)
+    _check_whole(block)
     if block.get_cell().rank == 3:
         tags = _with_operations(block, tags, say)
     return CIFBlock(block.name, tags)
@@ -98,6 +106,18 @@ def _check_order(block: CIFBlock) -> None:
     names = {str(x) for x in _listed(groups)} - {".", "?", "0"}
     if names and "_atom_site_occupancy" not in block:
         raise ValueError("its atoms belong to groups of a disorder: keep one group of each")
+
+
+def _check_whole(block: CIFBlock) -> None:
+    """Raise ValueError if ASE would leave out atoms."""
+    for name in block:
+        if what := next((what for start, what in UNREAD.items() if name.startswith(start)), None):
+            raise ValueError(f"its symmetry is that of a {what} structure, which ASE does not read")
+    attached = [str(x) for x in _listed(block.get("_atom_site_attached_hydrogens", []))]
+    if {*attached} - {".", "?", "0"}:
+        raise ValueError(
+            "some of its hydrogen atoms have no positions: they are attached to others"
+        )
 
 
 # --- elements

@@ -39,8 +39,11 @@ def read(file: Any, form: str, images: slice | str) -> Iterator[Atoms]:
         for row in rows:
             atoms = row.toatoms()
             atoms.info |= row.key_value_pairs
-            if data := row.get(DATA):
-                atoms.info[DATA] = dict(data)
+            data = dict(row.get(DATA) or {})
+            if "charge" in data:  # rows have an attribute of this name, so it is no pair
+                atoms.info["charge"] = data.pop("charge")
+            if data:
+                atoms.info[DATA] = data
             yield atoms
 
 

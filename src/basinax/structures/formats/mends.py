@@ -70,7 +70,12 @@ ONE_STRUCTURE = {
 
 UNREAD = {
     "abinit-in": {"fixed atoms": r"^\s*(natfix|iatfix)"},
-    "castep-cell": {"external pressure": r"^\s*%block\s+external_pressure"},
+    "castep-cell": {
+        "external pressure": r"^\s*%block\s+external_pressure",
+        "fixed atoms": r"^\s*fix_all_ions\s*[:=]?\s*true",
+    },
+    "cp2k-restart": {"constraints": r"^\s*&constraint\b"},
+    "dftb": {"fixed atoms": r"^[^#\n]*\bMovedAtoms\s*=\s*(?!1:-1)"},
     "nwchem-in": {"constraints": r"^\s*constraints\b"},
     "onetep-in": {"constraints": r"^\s*%block\s+species_constraints"},
     "xsd": {"fixed atoms": r"RestrictedProperties="},
@@ -79,11 +84,14 @@ UNREAD = {
 
 NUMBER = r"([-+]?\d*\.?\d+)"
 
+OF_DFT = r"&DFT\b(?:(?!&END DFT)[\s\S])*?^\s*"
+
 TOTALS = {
     "abinit-in": (rf"^\s*(?:cell)?charge\s+{NUMBER}", None),
     "cjson": (rf'"totalCharge"\s*:\s*{NUMBER}', r'"totalSpinMultiplicity"\s*:\s*(\d+)'),
+    "cp2k-restart": (rf"{OF_DFT}CHARGE\s+{NUMBER}", rf"{OF_DFT}MULTIPLICITY\s+(\d+)"),
     "dftb": (rf"^\s*Charge\s*=\s*{NUMBER}", None),
-    "espresso-in": (rf"\btot_charge\s*=\s*{NUMBER}", None),
+    "espresso-in": (rf"^[^!\n]*\btot_charge\s*=\s*{NUMBER}", None),
     "gamess-us-in": (rf"\bicharg\s*=\s*{NUMBER}", r"\bmult\s*=\s*(\d+)"),
     "gaussian-out": (rf"^\s*Charge\s*=\s*{NUMBER}\s+Mult", r"\sMultiplicity\s*=\s*(\d+)"),
     "nwchem-in": (rf"^\s*charge\s+{NUMBER}", r"^\s*mult\s+(\d+)"),
@@ -157,7 +165,34 @@ def _config_of_dl_poly(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
     images, said = read(text), text.splitlines()[1].split()[2:3]
     for atoms in images:
         _check_count("second", said[0] if said else "", len(atoms))
+        rests = atoms.arrays["dlp4_labels"]
+        names = [f"{x}{rest}" for x, rest in zip(atoms.symbols, rests, strict=True)]
+        atoms.symbols = _elements([(name, "") for name in names])  # ASE reads CU as carbon
     return images
+
+
+def _restart_of_cp2k(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
+    """The structure, periodic as its cell says."""
+    images = read(text)
+    said = re.search(r"&CELL\b(?:(?!&END CELL)[\s\S])*?^\s*PERIODIC\s+(\w+)", text, FLAGS)
+    for atoms in images:
+        atoms.pbc = [axis in (said[1].upper() if said else "XYZ") for axis in "XYZ"]
+    return images
+
+
+def _dump(text: str, _: Path, read: Read, say: Say) -> list[Atoms]:
+    """The structures; LAMMPS writes C for every type where a dump does not say its element."""
+    columns, rows = re.findall(r"^ITEM: ATOMS(.*)\n((?:[^I].*\n?)*)", text, re.MULTILINE)[0]
+    names = columns.split()
+    if {"type", "element"} <= {*names}:
+        pairs = {
+            (row[names.index("type")], row[names.index("element")])
+            for row in map(str.split, rows.splitlines())
+            if row
+        }
+        if len(pairs) > 1 and {element for _, element in pairs} == {"C"}:
+            say(f"its {len(pairs)} types are all C, as LAMMPS writes where a dump has no elements")
+    return read(text)
 
 
 def _check_count(line: str, said: str, n_atoms: int) -> None:
@@ -205,7 +240,8 @@ def _elements(names: list[tuple[str, str]]) -> list[str]:
     known = {pair: element_of(*pair) for pair in dict.fromkeys(names)}
     for (name, residue), symbol in known.items():
         if symbol is None:
-            raise ValueError(f"the element of atom {name} of residue {residue} is not clear")
+            of_residue = f" of residue {residue}" if residue else ""
+            raise ValueError(f"the element of atom {name}{of_residue} is not clear")
     return [str(known[pair]) for pair in names]
 
 
@@ -293,12 +329,14 @@ Mend = Callable[[str, Path, Read, Say], list[Atoms]]
 
 MENDS: dict[str, Mend] = {
     "cif": _cif,
+    "cp2k-restart": _restart_of_cp2k,
     "cube": _cube,
     "dlp4": _config_of_dl_poly,
     "gaussian-in": _gaussian,
     "gromacs": _gromacs,
     "gromos": _gromos,
     "lammps-data": _data,
+    "lammps-dump-text": _dump,
     "mol": _mol,
     "nwchem-in": _nwchem,
     "proteindatabank": lambda text, _, read, say: structures_of_pdb(text, read, say),

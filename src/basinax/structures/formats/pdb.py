@@ -28,7 +28,7 @@ def structures_of_pdb(text: str, read: Read, say: Say) -> list[Atoms]:
     """The models of a file, with elements, cells and formal charges as the format means them.
 
     Raises:
-        ValueError: an atom has several places, or no element that is clear.
+        ValueError: an atom has several places, or no element that is clear, or symmetry adds atoms.
     """
     lines = text.splitlines()
     frame = [line for line in lines if line.startswith("ORIGX")]
@@ -58,6 +58,11 @@ def _models(lines: list[str]) -> Iterator[_Model]:
     for line in lines:
         if line.startswith("CRYST1"):
             cell = line if _is_crystal(line) else None
+            if cell and line[55:66].replace(" ", "") not in ("", "P1"):
+                raise ValueError(
+                    f"it has atoms that only symmetry adds ({line[55:66].strip()}), which ASE does"
+                    " not read: add them, or remove CRYST1 for a molecule"
+                )
         elif line.startswith(("ATOM", "HETATM")):
             atoms.append(line)
         elif line.startswith("END") and atoms:
