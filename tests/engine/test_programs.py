@@ -3,6 +3,7 @@
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -57,6 +58,23 @@ class Power(AbstractPairPotential):
 TRACED: list[type] = []
 
 
+class Mean(NamedTuple):
+    width: float
+
+
+class Scale(NamedTuple):
+    width: float
+
+
+OTHERS = [
+    (np.float32(3), np.int64(3)),
+    (Mean(2.0), Scale(2.0)),
+    (frozenset({2}), frozenset({2.0})),
+    ((1, (2, 0.0)), (1, (2, -0.0))),
+]
+"""Pairs of equal values."""
+
+
 def test_equal_numbers_of_other_kinds_have_programs_of_their_own():
     """Programs of `x**4` and `x**4.0` have other bits."""
     for kinds in ([float, int], [int, float]):
@@ -68,6 +86,8 @@ def test_equal_numbers_of_other_kinds_have_programs_of_their_own():
     assert partition(FIRE(dt=1))[0] != partition(FIRE(dt=1.0))[0]
     assert partition({"a": 0.0})[0] != partition({"a": -0.0})[0]
     assert partition([True])[0] != partition([1])[0]
+    for one, other in OTHERS:
+        assert partition(one)[0] != partition(other)[0]
     assert partition(FIRE())[0] == partition(FIRE())[0]
 
 

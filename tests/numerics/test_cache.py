@@ -90,6 +90,7 @@ def test_a_later_process_neither_traces_nor_compiles(seen, folder):
 
 OTHERS = {
     "sources": lambda patch: patch.setattr(programs, "_sources", lambda: "others"),
+    "flags of XLA": lambda patch: patch.setattr(programs, "_flags", lambda: ["--xla_others"]),
     "versions": lambda patch: patch.setattr(programs, "_versions", lambda: ["jax 99"]),
     "what is read": lambda patch: patch.setattr(programs, "READ", [lambda: "others"]),
     "a switch": lambda patch: patch.setattr(
@@ -175,6 +176,7 @@ def test_values_of_packages_of_models_are_described_with_what_they_read(
     monkeypatch.setattr(Plain, "__module__", "packaged")
     monkeypatch.setitem(sys.modules, "packaged", package)
     monkeypatch.setitem(programs.PACKAGES, "packaged", lambda: read)
+    monkeypatch.setattr(programs, "BEGUN", np.inf)
 
     def counts(maxstep: float = 0.5) -> list[int]:
         programs._sources_in.cache_clear()
@@ -188,6 +190,8 @@ def test_values_of_packages_of_models_are_described_with_what_they_read(
     source.write_text("one = 2")
     assert counts()[1:] == [1, 0]
     assert counts() == [0, 0, 1]
+    monkeypatch.setattr(programs, "BEGUN", 0.0)  # sources changed behind the back of a process
+    assert [counts()[1:] for _ in range(2)] == [[1, 0]] * 2
 
 
 @pytest.mark.parametrize("is_on", [True, False])

@@ -127,8 +127,24 @@ TABLE = {
         [lambda x, y: [jnp.exp(x[:, 0]), jnp.log(x.reshape(-1)), jnp.sin(x), jnp.cos(y), x**y]],
     ),
     "division by one number": (
-        [lambda x, y: x / y[0, 0], lambda x, y: x / jnp.where(y[0, 0] > 0, y[0, 0], 1.0)],
-        [lambda x, y: [x * rounded(1.0 / y[0, 0]), x[0, 0] / y[0, 0], x / 3.0, x / y[:, :1]]],
+        [
+            lambda x, y: x / y[0, 0],
+            lambda x, y: x / jnp.where(y[0, 0] > 0, y[0, 0], 1.0),
+            # One number for a system of one row, with which XLA computes before it spreads it.
+            lambda x, y: x / rounded(1.3 * jnp.broadcast_to(y[:, :1], x.shape)),
+            lambda x, y: x / jnp.abs(jnp.broadcast_to(y[:, :1], x.shape)),
+            lambda x, y: x / rounded(jnp.full_like(x, 1.3) * y[:, :1]),
+            lambda x, y: x / jnp.maximum(jnp.broadcast_to(y[:, :1], x.shape), 1.0),
+            lambda x, y: x / jnp.where(y[:, :1] > 1, jnp.broadcast_to(y[:, :1], x.shape), 1.0),
+            lambda x, y: x / jnp.tile(y[:, :1], (1, x.shape[1])),
+        ],
+        [
+            lambda x, y: [x * rounded(1.0 / y[0, 0]), x[0, 0] / y[0, 0], x / 3.0, x / y[:, :1]],
+            lambda x, y: x / jnp.broadcast_to(rounded(1.3 * y[:, :1]), x.shape),
+            lambda x, y: x / jnp.where(x > 5, 1.0, y[:, :1]),
+            lambda x, y: x / rounded(jnp.linspace(1.0, 1.3, x.shape[1]) * y[:, :1]),
+            lambda x, y: x / rounded(1.3 * y[jnp.array([0, 0, 1, 2, 3, 4, 5, 6])]),
+        ],
     ),
     "complex product": ([lambda x, y: (x + 1j) * (y + 2j)], [lambda x, y: lax.complex(x, y) + 1j]),
     "quotient, root or power that is taken apart": (

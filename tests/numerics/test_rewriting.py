@@ -355,3 +355,20 @@ def test_scatters_of_gradients_and_in_loops_add_in_order():
 def test_other_scatters_are_refused(function):
     with pytest.raises(RefusedOperation, match="scatter"):
         with_ordered_scatters(function)(jnp.ones((3, 2)))
+
+
+def test_products_of_matrices_add_in_the_precision_that_is_asked_for():
+    whole = jnp.full((2, 4), 100, jnp.int8)
+    found = with_rounded_products(lambda x: jnp.matmul(x, x.T, preferred_element_type=jnp.int32))(
+        whole
+    )
+    assert found.dtype == jnp.int32 and (found == 40_000).all()
+    half = jnp.full((2, 4096), 1.001, jnp.float16)
+    found = with_rounded_products(lambda x: jnp.matmul(x, x.T, preferred_element_type=jnp.float32))(
+        half
+    )
+    assert found.dtype == jnp.float32 and found[0, 0] > 4100
+
+
+def test_a_sum_of_nothing_is_zero():
+    assert (with_rounded_products(lambda x: x[:0].sum(0))(jnp.ones((3, 2))) == 0).all()

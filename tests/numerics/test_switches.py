@@ -36,6 +36,21 @@ SWITCHES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::basinax.OrderWarning")
+def test_random_numbers_of_a_model_follow_their_switches():
+    """Programs that are kept are those of the switches; JAX alone would trace anew."""
+
+    def model(x):
+        apart = x - jax.random.uniform(jax.random.key(0), (3, 3))
+        return 0.5 * segment.dot(apart, apart, INDEX), apart
+
+    ends = []
+    for is_new in (True, False):
+        with jax.threefry_partitionable(is_new):
+            ends.append(relax(model, START, FIRE(), index_prefix=INDEX, max_steps=0).gradients)
+    assert not np.array_equal(*ends)
+
+
 @pytest.fixture(scope="module")
 def expected():
     return run()

@@ -329,10 +329,14 @@ def _fold(x: Float[Array, "..."], axis: int) -> Float[Array, "..."]:
         return total + lax.dynamic_index_in_dim(x, k, axis, keepdims=False)
 
     start = jnp.zeros(x.shape[:axis] + x.shape[axis + 1 :], x.dtype)
+    if not x.shape[axis]:
+        return start
     return lax.fori_loop(0, x.shape[axis], add, start)
 
 
-def _matrix_product(a, b, *, dimension_numbers, **_):
+def _matrix_product(a, b, *, dimension_numbers, preferred_element_type=None, **_):
+    if preferred_element_type is not None:
+        a, b = (x.astype(preferred_element_type) for x in (a, b))
     (a_summed, b_summed), (a_batch, b_batch) = dimension_numbers
 
     def arranged(x, batch, summed, n_before, n_behind):

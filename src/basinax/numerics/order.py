@@ -28,10 +28,12 @@ from basinax.numerics.order_rules import (
     Rule,
     Value,
     is_inexact,
+    joined_facts,
     of_argument,
     outcomes,
 )
 from basinax.numerics.rounding import EXACT
+from basinax.numerics.static import Static, partition
 
 
 class OrderFinding(NamedTuple):
@@ -147,31 +149,34 @@ def checked(function: Callable[..., Any], *arguments: Any, is_strict: bool = Fal
 
 
 def checked_once(owner: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    """`function(*arguments)`, `checked` once for the classes of `owner` that users have written."""
-    classes = _users_classes(owner)
-    if not classes or classes in _known:
+    """`function(*arguments)`, `checked` once for what of `owner` is of classes of users.
+
+    Its arrays do not count, its other values do, such as switches and functions.
+    """
+    parts = _users_parts(owner)
+    if not parts or parts in _known:
         return function(*arguments)
     with gathered() as found:
         results = checked(function, *arguments)
-    _known[classes] = found
+    _known[parts] = found
     _tell(found)
     return results
 
 
 def known_findings(owner: Any) -> list[OrderFinding]:
-    """What `checked_once` has found for the classes of `owner`."""
-    return _known.get(_users_classes(owner), [])
+    """What `checked_once` has found for `owner`."""
+    return _known.get(_users_parts(owner), [])
 
 
-_known: dict[frozenset[type], list[OrderFinding]] = {}
+_known: dict[frozenset[Static], list[OrderFinding]] = {}
 
 
-def _users_classes(x: Any) -> frozenset[type]:
-    """The classes in a tree of modules that are not of basinax."""
+def _users_parts(x: Any) -> frozenset[Static]:
+    """The modules in a tree whose classes are not of basinax, without their arrays."""
+    if _is_module(x) and not type(x).__module__.startswith("basinax."):
+        return frozenset({partition(x)[0]})
     parts = x if isinstance(x, tuple | list) else vars(x).values() if _is_module(x) else ()
-    found = frozenset[type]().union(*map(_users_classes, parts))
-    is_users = _is_module(x) and not type(x).__module__.startswith("basinax.")
-    return found | {type(x)} if is_users else found
+    return frozenset[Static]().union(*map(_users_parts, parts))
 
 
 def _is_module(x: Any) -> bool:
@@ -315,8 +320,9 @@ def _settled(turn: Callable, carry: list[Value]) -> list[Value]:
 
 
 def _joined(xs: list[Value], ys: list[Value]) -> list[Value]:
+    """What is known of values that are one or the other."""
     return [
-        Value(x.facts | y.facts, *(a and b for a, b in zip(x[1:], y[1:], strict=True)))
+        Value(joined_facts(x, y), *(a and b for a, b in zip(x[1:], y[1:], strict=True)))
         for x, y in zip(xs, ys, strict=True)
     ]
 

@@ -5,6 +5,7 @@ docs/design.md, section 2. What XLA does to which operations was tried on CPUs (
 """
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,7 +21,8 @@ class Fact(NamedTuple):
     kind: str
     """product, square (beside product), quotient, root, power, factor or summand (a product or sum
     with a constant); chosen (a product that a mask of its own entries selects); mask (of such a
-    selection), settled (such a mask of a square and 0); or spread (one number in many places)."""
+    selection), settled (such a mask of a square and 0); or spread (for a system alone, one number
+    in many places; repeated while nothing was computed with it there)."""
     at: Any
     """The operation that made it."""
 
@@ -230,7 +232,8 @@ RULES = (
         frozenset({"div"}),
         _is_one_number,
         "XLA multiplies by the reciprocal where the divisor is one number, as for a system alone",
-        "multiply by rounded(1 / divisor), or divide by a number for each row",
+        "multiply by rounded(1 / divisor), or divide by numbers that are computed before they are"
+        " repeated for rows or columns",
     ),
     Rule(
         "complex product",
@@ -346,8 +349,7 @@ def outcomes(eqn: Any, inputs: list[Value], at: Any, *, is_marked: bool) -> list
     facts = _met(KINDS, kept) | {Fact(kind, at) for kind in made}
     if name == "select_n":
         facts = _selected(eqn, inputs, facts)
-    if _is_spread(eqn, inputs):
-        facts |= {Fact("spread", at)}
+    facts |= {Fact(kind, at) for kind in _spread(eqn, inputs)}
     return [Value(facts, is_constant, is_exact, is_zero, is_infinite)] * len(eqn.outvars)
 
 
@@ -360,16 +362,43 @@ def _is_mask(atom: Any) -> bool:
     return jnp.issubdtype(getattr(atom.aval, "dtype", float), jnp.bool_)
 
 
-def _is_spread(eqn: Any, inputs: list[Value]) -> bool:
-    """Whether a result is one computed number, or mask, in many places."""
-    name = eqn.primitive.name
-    if name == "broadcast_in_dim" or name == "gather":
-        few = size(eqn.invars[0])
-        is_wider = few < size(eqn.outvars[0]) and (few == 1 or _is_mask(eqn.invars[0]))
-        return not inputs[0].is_constant and (is_wider or bool(inputs[0].of("spread")))
-    known = [x.is_constant or x.is_exact or bool(x.of("spread")) for x in inputs]
-    is_same = name in MOVES or name == "select_n" or _is_mask(eqn.outvars[0])
-    return is_same and all(known) and bool(_met(("spread",), inputs))
+def _spread(eqn: Any, inputs: list[Value]) -> list[str]:
+    """Whether a result is, for a system alone, one number in many places.
+
+    XLA computes with a number before it spreads it, unless nothing is computed behind.
+    """
+    name, n = eqn.primitive.name, size(eqn.outvars[0])
+    kinds = [{fact.kind for fact in x.of(*_SPREAD)} for x in inputs]
+    sizes = [size(atom) for atom in eqn.invars]
+    if name in ("broadcast_in_dim", "gather", "tile"):
+        is_constant, is_wider = inputs[0].is_constant, sizes[0] < n
+        if is_wider and (sizes[0] == 1 or (not is_constant and _is_mask(eqn.invars[0]))):
+            return ["spread"]
+        if is_wider and not is_constant and "spread" not in kinds[0] and name != "gather":
+            return ["spread" if name == "tile" else "repeated"]
+        return sorted(kinds[0], key=_SPREAD.index)[:1]
+    if name in MOVES or _is_mask(eqn.outvars[0]):
+        known = [x.is_constant or x.is_exact or bool(y) for x, y in zip(inputs, kinds, strict=True)]
+        return sorted(set().union(*kinds), key=_SPREAD.index)[:1] if all(known) else []
+    # Operations by entry may take fewer numbers than they make, as rows and one column.
+    few = [at < n and (at == 1 or not x.is_constant) for at, x in zip(sizes, inputs, strict=True)]
+    is_one = any(kinds) and all(map(operator.or_, few, map(bool, kinds)))
+    return ["spread"] if name in _BY_ENTRY and is_one else []
+
+
+_SPREAD = ("spread", "repeated")
+"""Kinds of facts, the stronger one first."""
+
+
+def joined_facts(x: Value, y: Value) -> frozenset[Fact]:
+    """What a value may be that is one or the other; it is one number only if both are."""
+    facts = x.facts | y.facts
+    are_both = all(value.of(*_SPREAD) for value in (x, y))
+    return facts if are_both else frozenset(fact for fact in facts if fact.kind not in _SPREAD)
+
+
+_BY_ENTRY = {*ROUNDED, *ELEMENTARY, *("abs", "clamp", "div", "max", "min", "select_n", "sign")}
+"""Operations whose every result is of one entry of each input."""
 
 
 def _selected(eqn: Any, inputs: list[Value], facts: frozenset[Fact]) -> frozenset[Fact]:

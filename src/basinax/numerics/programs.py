@@ -11,9 +11,12 @@ import functools
 import hashlib
 import importlib.metadata
 import logging
+import os
 import pickle
+import secrets
 import sys
 import threading
+import time
 import weakref
 import zlib
 from collections.abc import Callable
@@ -37,6 +40,9 @@ Device = Any
 
 CACHE_OF_USER = "jax_compilation_cache_dir"
 """The switch that names a folder of programs; `jax.config.values` takes 40 µs for all switches."""
+
+BEGUN = time.time()
+"""When this process imported the sources, about."""
 
 MOST_MAPPINGS = 32_000
 """Memory mappings of the process from which on programs are dropped. The programs of a relaxation
@@ -277,7 +283,7 @@ def _of_process(device: Device) -> str:
     """What is the same for all programs of a device."""
     client = device.client
     kind = (client.platform, client.platform_version, device.device_kind, device.id)
-    return repr([sys.version, _versions(), _sources(), kind, _switches()])
+    return repr([sys.version, _versions(), _sources(), _flags(), kind, _switches()])
 
 
 def _switches() -> list[tuple[str, Any]]:
@@ -287,8 +293,16 @@ def _switches() -> list[tuple[str, Any]]:
 
 
 @functools.cache
+def _flags() -> list[str | None]:
+    """What compilers read from the environment, once, when they are used first."""
+    return [os.environ.get(x) for x in ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE")]
+
+
+@functools.cache
 def _versions() -> list[str]:
-    return [f"{name} {importlib.metadata.version(name)}" for name in VERSIONS]
+    """Versions of packages, as this process has imported them."""
+    versions = {x: getattr(sys.modules.get(x), "__version__", None) for x in VERSIONS}
+    return [f"{x} {known or importlib.metadata.version(x)}" for x, known in versions.items()]
 
 
 def _sources() -> str:
@@ -299,6 +313,8 @@ def _sources() -> str:
 @functools.cache
 def _sources_in(folder: Path) -> str:
     files = sorted(folder.rglob("*.py"))
+    if any(path.stat().st_ctime > BEGUN for path in files):
+        return secrets.token_hex()  # they are not the code that this process has in memory
     return _digest([text for path in files for text in (str(path), path.read_text("utf-8"))])
 
 

@@ -18,7 +18,7 @@ class Static:
         self.tree = tree
         leaves, structure = jax.tree.flatten(tree)
         of_values = (tuple(leaves), structure)
-        self._key = (of_values, _kinds(leaves), _kinds(tree))
+        self._key = (of_values, _kinds(leaves), _of_nodes(structure))
         self._hash = hash(of_values)
 
     def __hash__(self) -> int:
@@ -35,20 +35,28 @@ def partition(tree: Any) -> tuple[Static, Any]:
 
 
 def _kinds(value: Any) -> Any:
-    """What tells equal numbers apart whose programs differ: 12 and 12.0, 1 and True, 0.0 and -0.0.
-
-    Fields of dataclasses count, since static ones are no leaves of a tree.
-    """
+    """What tells equal values of other programs apart: 12 and 12.0, 1 and True, 0.0 and -0.0."""
     match value:
         case bool() | int() | float() | complex():
             return type(value), repr(value)
+        case np.generic():
+            return type(value), value.tobytes()
         case tuple() | list():
-            return tuple(map(_kinds, value))
+            return type(value), *map(_kinds, value)
         case dict():
-            return tuple((_kinds(key), _kinds(x)) for key, x in value.items())
+            return type(value), *((_kinds(key), _kinds(x)) for key, x in value.items())
+        case set() | frozenset():
+            return type(value), frozenset((x, _kinds(x)) for x in value)
         case object() if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return tuple(_kinds(getattr(value, f.name, None)) for f in dataclasses.fields(value))
-    return None
+            fields = dataclasses.fields(value)
+            return type(value), *(_kinds(getattr(value, f.name, None)) for f in fields)
+    return type(value)
+
+
+def _of_nodes(structure: Any) -> Any:
+    """`_kinds` of what the nodes of a tree hold beside their children, such as static fields."""
+    node = structure.node_data()
+    return node and _kinds(node[1]), *map(_of_nodes, structure.children())
 
 
 def _is_array(leaf: Any) -> bool:

@@ -25,6 +25,9 @@ _MANAGERS = _GUARDS | {
     "jax_numpy_rank_promotion": jax.numpy_rank_promotion,
     "jax_default_matmul_precision": jax.default_matmul_precision,
     "jax_default_device": jax.default_device,
+    "jax_default_prng_impl": jax.default_prng_impl,
+    "jax_enable_custom_prng": jax.enable_custom_prng,
+    "jax_threefry_partitionable": jax.threefry_partitionable,
 }
 
 
