@@ -182,17 +182,15 @@ def _restart_of_cp2k(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
 
 def _dump(text: str, _: Path, read: Read, say: Say) -> list[Atoms]:
     """The structures; LAMMPS writes C for every type where a dump does not say its element."""
-    columns, rows = re.findall(r"^ITEM: ATOMS(.*)\n((?:[^I].*\n?)*)", text, re.MULTILINE)[0]
-    names = columns.split()
-    if {"type", "element"} <= {*names}:
-        pairs = {
-            (row[names.index("type")], row[names.index("element")])
-            for row in map(str.split, rows.splitlines())
-            if row
-        }
-        if len(pairs) > 1 and {element for _, element in pairs} == {"C"}:
-            say(f"its {len(pairs)} types are all C, as LAMMPS writes where a dump has no elements")
-    return read(text)
+    images = read(text)
+    first = re.search(r"^ITEM: ATOMS(.*)\n((?:[^I].*\n?)*)", text, re.MULTILINE)
+    names = first[1].split() if first else []
+    if first and {"type", "element"} <= {*names}:
+        rows = [row.split() for row in first[2].splitlines()]
+        types = {row[names.index("type")] for row in rows}
+        if len(types) > 1 and {row[names.index("element")] for row in rows} == {"C"}:
+            say(f"its {len(types)} types are all C, as LAMMPS writes where a dump has no elements")
+    return images
 
 
 def _check_count(line: str, said: str, n_atoms: int) -> None:
