@@ -135,6 +135,8 @@ def test_a_report_is_of_paths(files):
     assert "<h2>Paths</h2>" in page and "reverse barrier (eV)" in page
     done = CliRunner().invoke(cli.app, ["report", "kept", "--info", "adatom"])
     assert done.exit_code == 2 and "this is a run of paths" in done.stderr
+    done = CliRunner().invoke(cli.app, ["export", "kept", "--table", "-", "--info", "adatom"])
+    assert done.exit_code == 2 and "this is a run of paths" in done.stderr
 
 
 def test_a_picture_is_drawn(files):

@@ -14,7 +14,7 @@ from basinax.results.figure import drawn
 from basinax.results.report.curves import Convergence, convergence_of
 from basinax.results.result import AtomsRelaxation
 from basinax.results.table import writer_of
-from basinax.runs.folder import RunFolder, limit_of
+from basinax.runs.folder import RunFolder, is_of_paths, limit_of
 
 
 def compare(first: str, other: str, table: Path | None, *, may_replace: bool) -> None:
@@ -89,8 +89,9 @@ def _curves_of(kept: RunFolder, structures: list[int]) -> Convergence:
     if missing := [number for number in structures if number not in curves]:
         fail(f"{kept.name} has no curve of structure {missing[0]}")
     chosen = {number: curves[number] for number in structures or curves}
-    _, rows = kept.rows(kept.read_record(), kept.results.briefs())
-    sizes = {row["number"]: float(row.get("atoms", 1)) for row in rows}
+    sizes = {brief.number: float(brief.n_atoms) for brief in kept.results.briefs()}
+    paths = kept.paths() if is_of_paths(kept.read_record()) else {}
+    sizes |= {number: float(path.n_atoms) for number, path in paths.items()}
     found = convergence_of(chosen, sizes, list(chosen))
     if found is None:
         fail(f"{kept.name} has no curves")

@@ -19,7 +19,7 @@ from basinax.minimize.status import Status
 from basinax.results.report.page import check_report
 from basinax.results.table import csv_of, writer_of
 from basinax.runs.changes import changes, joined
-from basinax.runs.folder import RunFolder
+from basinax.runs.folder import RunFolder, is_of_paths
 from basinax.runs.results import Brief, counts_of
 
 
@@ -41,11 +41,13 @@ def run(
         kept = RunFolder.begun(name)
         if table is not None:
             writer_of(table)
+        record = kept.read_record()
+        _check_info(info, record)
         numbers, result = kept.results.gathered(statuses_named(statuses))
-        if kept.read_record()[RECORD]["command"] == "neb":
+        if is_of_paths(record):
             from basinax.cli.neb import found_paths  # which imports what computes
 
-            found = found_paths(numbers, result, info)
+            found = found_paths(numbers, result)
         else:
             found = found_structures(numbers, result, info)
     if not numbers:
@@ -66,6 +68,12 @@ def run(
     print_saved(saver, err if is_printed else out)
 
 
+def _check_info(info: list[str], record: Table) -> None:
+    """Raise ValueError if columns of `info` are asked for that a run of paths lacks."""
+    if info and is_of_paths(record):
+        raise ValueError("--info is for tables of structures, and this is a run of paths")
+
+
 def statuses_named(names: list[str]) -> list[Status]:
     """The statuses; raises ValueError for an unknown name."""
     known = {str(status): status for status in Status if status is not Status.RUNNING}
@@ -81,8 +89,7 @@ def report(name: str, output: Path | None, info: list[str], *, may_replace: bool
         place = output or kept.page
         check_report(place)
         record, briefs = kept.read_record(), kept.results.briefs()
-        if info and record[RECORD]["command"] == "neb":
-            fail("--info is for tables of structures, and this is a run of paths")
+        _check_info(info, record)
         columns = kept.columns_of_info(info, briefs)
     may_replace = may_replace or (output is None and not place.is_symlink())
     check_places([(place, "output")], None, 0, kept.files, may_replace=may_replace)

@@ -245,10 +245,8 @@ def _kept(end: Any, source: str) -> Relaxed:
     return dataclasses.replace(counted_by_images(end), source=source, results=results)
 
 
-def found_paths(numbers: list[int], result: AtomsRelaxation, info: Sequence[str] = ()) -> Found:
+def found_paths(numbers: list[int], result: AtomsRelaxation) -> Found:
     """The images of paths, one after another; what is no path has none, and no row either."""
-    if info:
-        raise ValueError("--info is for tables of structures, and this is a run of paths")
     read = read_of(numbers, result)
     paths = paths_of(read.values())
     atoms, sources, of = [], [], []

@@ -168,7 +168,7 @@ class _Run(NamedTuple):
         admit = _admission(self.kept, force=keeping.force)
         with reported():
             recorder = Recorders(self.outputs, works, is_begun=begun.own is not None)
-        sources = {brief.number: brief.pairs.get("source") for brief in done}
+        sources = {brief.number: brief.source for brief in done}
         remaining = recorder.expecting(works.left(sources, is_over))
         how: dict[str, Any] = {"history": True if self.outputs.report else POINTS}
         if keeping.ray is not None:

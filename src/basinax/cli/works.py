@@ -34,8 +34,8 @@ from basinax.structures.read import Fault, Item as Input
 Ended = list[tuple[int, Relaxed]]
 """Outcomes, with the numbers of the structures."""
 
-Done = Mapping[int, str | None]
-"""The numbers of works that have ended, and their names if known."""
+Done = Mapping[int, str]
+"""The numbers of works that have ended, and their names."""
 
 
 class AbstractWorks(abc.ABC):
@@ -285,7 +285,7 @@ class Job(NamedTuple):
     relax: Callable[..., Generator[Ended]]
     """A function with the arguments of `relax_works`."""
     found: Callable[..., Found]
-    """A function with the arguments of `found_structures`."""
+    """A function of the first two arguments of `found_structures`."""
     window: int = WINDOW
     """How many of them a worker of a cluster takes at a time."""
 

@@ -368,26 +368,31 @@ def _spread(eqn: Any, inputs: list[Value]) -> list[str]:
     XLA computes with a number before it spreads it, unless nothing is computed behind.
     """
     name, n = eqn.primitive.name, size(eqn.outvars[0])
-    kinds = [{fact.kind for fact in x.of(*_SPREAD)} for x in inputs]
     sizes = [size(atom) for atom in eqn.invars]
     if name in ("broadcast_in_dim", "gather", "tile"):
         is_constant, is_wider = inputs[0].is_constant, sizes[0] < n
         if is_wider and (sizes[0] == 1 or (not is_constant and _is_mask(eqn.invars[0]))):
             return ["spread"]
-        if is_wider and not is_constant and "spread" not in kinds[0] and name != "gather":
+        if is_wider and not is_constant and not inputs[0].of("spread") and name != "gather":
             return ["spread" if name == "tile" else "repeated"]
-        return sorted(kinds[0], key=_SPREAD.index)[:1]
+        return _strongest(inputs[:1])
+    are_spread = [bool(x.of(*_SPREAD)) for x in inputs]
     if name in MOVES or _is_mask(eqn.outvars[0]):
-        known = [x.is_constant or x.is_exact or bool(y) for x, y in zip(inputs, kinds, strict=True)]
-        return sorted(set().union(*kinds), key=_SPREAD.index)[:1] if all(known) else []
+        known = [x.is_constant or x.is_exact or y for x, y in zip(inputs, are_spread, strict=True)]
+        return _strongest(inputs) if all(known) else []
     # Operations by entry may take fewer numbers than they make, as rows and one column.
     few = [at < n and (at == 1 or not x.is_constant) for at, x in zip(sizes, inputs, strict=True)]
-    is_one = any(kinds) and all(map(operator.or_, few, map(bool, kinds)))
+    is_one = any(are_spread) and all(map(operator.or_, few, are_spread))
     return ["spread"] if name in _BY_ENTRY and is_one else []
 
 
 _SPREAD = ("spread", "repeated")
 """Kinds of facts, the stronger one first."""
+
+
+def _strongest(inputs: list[Value]) -> list[str]:
+    """The stronger of these kinds that any input has; none if none has any."""
+    return [kind for kind in _SPREAD if any(x.of(kind) for x in inputs)][:1]
 
 
 def joined_facts(x: Value, y: Value) -> frozenset[Fact]:

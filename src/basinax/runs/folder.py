@@ -35,6 +35,11 @@ def limit_of(record: Table) -> float | None:
     return float(fmax) if isinstance(fmax, int | float) else None
 
 
+def is_of_paths(record: Table) -> bool:
+    """Whether a run is of paths, not of structures."""
+    return record[RECORD]["command"] == "neb"
+
+
 class RunFolder:
     """A folder with `run.toml`, from which the run can be repeated, and `results.db`."""
 
@@ -103,20 +108,26 @@ class RunFolder:
             file.flush()
             os.fsync(file.fileno())
 
-    def rows(self, record: Table, briefs: Sequence[Brief]) -> tuple[type, list[dict[str, Any]]]:
-        """The class of records whose columns a report has, and its rows."""
-        if record[RECORD]["command"] != "neb":
-            return Relaxed, [brief.as_row() for brief in briefs]
+    def paths(self) -> dict[int, Any]:
+        """The paths of a run of paths by number, but those that could not be read."""
         from basinax.neb.result import MinimumEnergyPath  # importing it takes time
 
-        entries, rows = dict(self.results.entries()), []
+        entries = self.results.entries()
+        return {number: MinimumEnergyPath(entry) for number, entry in entries if entry.n_atoms}
+
+    def rows(self, record: Table, briefs: Sequence[Brief]) -> tuple[type, list[dict[str, Any]]]:
+        """The class of records whose columns a report has, and its rows."""
+        if not is_of_paths(record):
+            return Relaxed, [brief.as_row() for brief in briefs]
+        from basinax.neb.result import MinimumEnergyPath
+
+        paths = self.paths()
+        read = rows_of(columns_of(list(paths.values()), MinimumEnergyPath))
+        rows = dict(zip(paths, read, strict=True))
         for brief in briefs:
-            row = {"source": brief.source, "status": brief.status, "message": brief.reason}
-            if brief.n_atoms:  # otherwise it could not be read
-                path = MinimumEnergyPath(entries[brief.number])
-                (row,) = rows_of(columns_of([path], MinimumEnergyPath))
-            rows.append(row | {"number": brief.number})
-        return MinimumEnergyPath, rows
+            unread = {"source": brief.source, "status": brief.status, "message": brief.reason}
+            rows[brief.number] = rows.get(brief.number, unread) | {"number": brief.number}
+        return MinimumEnergyPath, [rows[brief.number] for brief in briefs]
 
     def write_report(
         self,

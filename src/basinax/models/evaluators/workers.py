@@ -286,7 +286,7 @@ class Workers(AbstractSession):
         atoms = placed(self._atoms[request.number], request)
         try:
             worker.tell_of_ended()
-            worker.send_packed((request.number, atoms, names_of(request)))
+            worker.send((request.number, atoms, names_of(request)))
         except OSError as error:  # the process has ended before it got the structure
             reason, is_short = worker.end_of(error)
             is_again = request.number in self._again
@@ -333,10 +333,7 @@ class _Worker:
         return not self.is_ready or self.request is not None
 
     def send(self, message: Any) -> None:
-        self.pipe.send(message)
-
-    def send_packed(self, message: Any) -> None:
-        """Send objects that may be of classes of the script."""
+        """Send a message, whose objects may be of classes of the script."""
         from basinax.models.packing import packed
 
         self.pipe.send_bytes(packed(message))
@@ -349,12 +346,7 @@ class _Worker:
 
     def has_ended(self) -> bool:
         """Whether the process has ended, and has left no answer."""
-        return self._process.poll() is not None and not self._has_answer()
-
-    def _has_answer(self) -> bool:
-        with contextlib.suppress(OSError):
-            return self.pipe.poll()
-        return False
+        return self._process.poll() is not None and not self.pipe.poll()
 
     def end_of(self, error: BaseException) -> tuple[str, bool]:
         """The reason for the end of the process, and whether that is a lack of memory.
