@@ -239,6 +239,7 @@ REFUSED = {
     "lower.nwi": (NWCHEM.format("", "o", 0.98), "ASE reads 1 of its 2 atoms"),
     "symmetry.nwi": (NWCHEM.format("\n symmetry c2v", "O", 0.98), "that only symmetry adds"),
     "symmetry.res": ("TITL\nCELL 1 5 5 5 90 90 90\nLATT 1\nSFAC C\nC 1 0 0 0 1\n", "symmetry adds"),
+    "centre.res": ("TITL\nCELL 1 5 5 5 90 90 90\nSFAC C\nC 1 .1 0 0 1\n", "centre of inversion"),
     "cut.mol": (CUT_MOL, "its fourth line says 3, and it has lines of 2 atoms"),
     "cut.sdf": (CUT_MOL, "its fourth line says 3, and it has lines of 2 atoms"),
     "cut.config": ("x\n0 0 3\nO 1\n0 0 0\nH 2\n0 0 1\n", "says 3, and it has lines of 2 atoms"),

@@ -46,7 +46,10 @@ REFUSED = {
         "a matrix of internal coordinates": r"^\s*zmatrix\b",
         "atoms that only symmetry adds": r"^\s*symmetry\s+(?!c1\b|group\s+c1\b)\w+",
     },
-    "res": {"atoms that only symmetry adds": r"^(SYMM\b|LATT\s++(?!-1\b))"},
+    "res": {
+        "atoms that only symmetry adds": r"^(SYMM\b|LATT\s++(?!-1\b))",
+        "no LATT -1, and thus a centre of inversion": r"\A(?![\s\S]*^LATT\b)",
+    },
     "sdf": {"a table of version V3000": r"\A.*\n.*\n.*\n.*V3000"},
     "turbomole": {
         "a cell": r"^\$(periodic|cell|lattice)\b",
