@@ -1,5 +1,6 @@
 """Options of XLA: those that it lacks are left out, and programs of either kind have one result."""
 
+import math
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,7 @@ OWN = {
         (exponential, ("exp", "exp2", "fermi2")),
         (elementary, ("exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "rsqrt")),
         (elementary, ("cbrt", "tan", "asin", "acos", "atan")),
+        (elementary, ("sinh", "cosh", "asinh", "erf", "erfc")),
     )
     for name in names
 }
@@ -65,6 +67,50 @@ def test_functions_are_right_at_the_ends_of_their_numbers(dtype):
     x = np.array([info.tiny, -info.tiny, info.eps, -2 * info.eps, 1e-5, 0.0], dtype)
     found = np.asarray(jax.jit(elementary.asin)(x), np.longdouble)
     np.testing.assert_allclose(found, np.arcsin(x.astype(np.longdouble)), rtol=3 * info.eps)
+
+
+HYPERBOLIC = {
+    "sinh": (np.sinh, (1e-6, 700.0)),
+    "cosh": (np.cosh, (1e-6, 700.0)),
+    "asinh": (np.arcsinh, (1e-6, 1e30)),
+    "acosh": (np.arccosh, (1.001, 1e30)),
+    "atanh": (np.arctanh, (1e-6, 0.99)),
+    "erf": (np.vectorize(math.erf), (1e-6, 7.0)),
+    "erfc": (np.vectorize(math.erfc), (1e-6, 26.0)),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", HYPERBOLIC)
+def test_hyperbolic_and_error_functions_err_by_a_few_units_in_the_last_place(name, dtype):
+    of_numpy, (least, most) = HYPERBOLIC[name]
+    x = np.geomspace(least, most, 500)
+    x = (np.concatenate([x, -x]) if name != "acosh" else x).astype(dtype)
+    expected = of_numpy(x.astype(np.float64))
+    normal = (np.abs(expected) > np.finfo(dtype).tiny) & (np.abs(expected) < np.finfo(dtype).max)
+    found = np.asarray(jax.jit(getattr(elementary, name))(x), np.float64)
+    eps = float(np.finfo(dtype).eps)
+    np.testing.assert_allclose(found[normal], expected[normal], rtol=6 * eps)
+    assert normal.sum() > 300
+
+
+ENDS = {
+    "sinh": {np.inf: np.inf, -np.inf: -np.inf, 0.0: 0.0},
+    "cosh": {np.inf: np.inf, -np.inf: np.inf, 0.0: 1.0},
+    "asinh": {np.inf: np.inf, -np.inf: -np.inf, 0.0: 0.0},
+    "acosh": {np.inf: np.inf, 1.0: 0.0, 0.5: np.nan, -3.0: np.nan, -np.inf: np.nan},
+    "atanh": {1.0: np.inf, -1.0: -np.inf, 0.0: 0.0, 2.0: np.nan, -np.inf: np.nan},
+    "erf": {np.inf: 1.0, -np.inf: -1.0, 0.0: 0.0},
+    "erfc": {np.inf: 0.0, -np.inf: 2.0, 0.0: 1.0},
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_hyperbolic_and_error_functions_at_their_ends(dtype):
+    for name, ends in ENDS.items():
+        x = np.array([*ends, np.nan], dtype)
+        found = jax.jit(getattr(elementary, name))(x)
+        np.testing.assert_array_equal(found, [*ends.values(), np.nan], err_msg=name)
 
 
 def test_options_that_xla_does_not_have_are_left_out():

@@ -54,7 +54,7 @@ class Embedded(AbstractAtomEnergyPotential):
     def energy(self, near):
         x = jnp.clip(near.distances / 4.0, max=1.0)
         weights = self.weights.astype(x.dtype)[near.kind, near.kinds]
-        bump = weights * (1 - x) ** 4 * jnp.exp(-2 * x)
+        bump = weights * (1 - x) ** 4 * jax.scipy.special.erfc(x)
         density = jnp.einsum("k,k->", bump, near.is_there.astype(bump.dtype))
         core = jnp.sum((1 - x) ** 6, where=near.is_there)
         return 3 * core - jnp.sqrt(density + 1e-3)

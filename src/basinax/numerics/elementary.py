@@ -7,13 +7,17 @@ for one number at a time and stay as they are. All functions take float64 and fl
 few ulp.
 """
 
+import math
+
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Shaped
 
 from basinax.numerics import exponential as _exponential
-from basinax.numerics.exponential import FORMATS
+from basinax.numerics.erfc import erfcx
+from basinax.numerics.exponential import FORMATS, LN2
+from basinax.numerics.exponents import polynomial
 from basinax.numerics.rounding import rounded
 
 Numbers = Float[Array, "..."]
@@ -84,6 +88,82 @@ def tanh(x: Numbers) -> Numbers:
     t = expm1(2.0 * jnp.where(size > 20.0, 20.0, size))
     value = rounded(t / (t + 2.0))
     return jnp.where(x < 0.0, -value, value)
+
+
+def sinh(x: Numbers) -> Numbers:
+    """(t + t/(t + 1))/2 with t = e^x − 1."""
+    size = jnp.abs(x)
+    t = expm1(jnp.where(size > 20.0, 20.0, size))
+    value = jnp.where(size > 20.0, _half_exp(size), rounded(0.5 * (t + rounded(t / (t + 1.0)))))
+    return jnp.where(x < 0.0, -value, value)
+
+
+def cosh(x: Numbers) -> Numbers:
+    half = _half_exp(jnp.abs(x))
+    return half + rounded(0.25 / half)
+
+
+def _half_exp(x):
+    """e^x/2, which is a number where e^x no longer is."""
+    root = exp(0.5 * x)
+    return rounded(rounded(0.5 * root) * root)
+
+
+def asinh(x: Numbers) -> Numbers:
+    """log(1 + a + a²/(1 + √(1 + a²))) with a = |x|."""
+    size = jnp.abs(x)
+    a = jnp.where(size > 1e8, 1.0, size)
+    square = rounded(a * a)
+    value = log1p(a + rounded(square / (1.0 + rounded(jnp.sqrt(1.0 + square)))))
+    value = jnp.where(size > 1e8, log(size) + LN2, value)
+    return jnp.where(x < 0.0, -value, value)
+
+
+def acosh(x: Numbers) -> Numbers:
+    """log(1 + a + √a √(a + 2)) with a = x − 1."""
+    a = jnp.where(x > 1e8, 1.0, x - 1.0)
+    value = log1p(a + rounded(rounded(jnp.sqrt(a)) * rounded(jnp.sqrt(a + 2.0))))
+    return jnp.where(x > 1e8, log(x) + LN2, value)
+
+
+def atanh(x: Numbers) -> Numbers:
+    """log(1 + 2a/(1 − a))/2 with a = |x|."""
+    size = jnp.abs(x)
+    value = 0.5 * log1p(rounded(2.0 * size / (1.0 - size)))
+    return jnp.where(x < 0.0, -value, value)
+
+
+_N_TERMS = 12
+"""Terms of erf's series; the first that is left out is 5e-18 at x = 1/2."""
+
+
+def erf(x: Numbers) -> Numbers:
+    size = jnp.abs(x)
+    value = jnp.where(size > 0.5, 1.0 - _erfc_far(size), _erf_near(size))
+    return jnp.where(x < 0.0, -value, value)
+
+
+def erfc(x: Numbers) -> Numbers:
+    far = _erfc_far(jnp.abs(x))
+    return jnp.where(x > 0.5, far, jnp.where(x < -0.5, 2.0 - far, 1.0 - _erf_near(x)))
+
+
+def _erf_near(x):
+    """erf(x) = 2/√π Σ (−1)ⁿ x²ⁿ⁺¹/(n! (2n + 1)) for |x| up to a half."""
+    near = jnp.where(jnp.abs(x) > 0.5, 0.5, x)
+    terms = [(-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(_N_TERMS)]
+    return rounded(near * polynomial(rounded(near * near), [2 / math.pi**0.5 * t for t in terms]))
+
+
+def _erfc_far(x):
+    """e^−h² e^−(x² − h²) erfcx(x) for x ≥ 0, with the first half h of the digits of x."""
+    f, x = FORMATS[np.dtype(x.dtype)], jnp.where(x > 30.0, 30.0, x)  # erfc(30) is 0
+    n_dropped = f.n_digits // 2 + 1
+    bits = lax.bitcast_convert_type(x, f.integer)
+    h = lax.bitcast_convert_type(bits >> n_dropped << n_dropped, x.dtype)
+    rest = rounded((x - h) * (x + h))
+    gaussian = rounded(exp(-rounded(h * h)) * exp(-rest))
+    return rounded(gaussian * rounded(erfcx(x)))
 
 
 def one_minus_square(x: Numbers) -> Numbers:

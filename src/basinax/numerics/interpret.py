@@ -158,8 +158,8 @@ ROUNDED = frozenset({"add", "add_any", "cos", "integer_pow", "mul", "sin", "sqrt
 The C library computes sines and cosines, for one number at a time."""
 
 _FUNCTIONS = (
-    *("acos", "asin", "atan", "atan2", "cbrt", "exp", "exp2", "expm1"),
-    *("log", "log1p", "logistic", "rsqrt", "tan", "tanh"),
+    *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "cosh", "erf", "erfc"),
+    *("exp", "exp2", "expm1", "log", "log1p", "logistic", "rsqrt", "sinh", "tan", "tanh"),
 )
 
 ELEMENTARY: dict[str, Callable[..., Array]] = {

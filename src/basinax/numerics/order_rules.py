@@ -165,9 +165,8 @@ _LIBRARY = frozenset({
 })
 _REPLACED = {"atan2", "clamp", "div", "max", "min", "one_minus_square", "pow"}
 _FUNCTIONS = (ELEMENTARY.keys() - _REPLACED) | {
-    "acosh", "asinh", "atanh", "bessel_i0e", "bessel_i1e", "cosh", "digamma", "erf", "erf_inv",
-    "erfc", "igamma", "igamma_grad_a", "igammac", "lgamma", "polygamma", "random_gamma",
-    "regularized_incomplete_beta", "sinh", "zeta",
+    "bessel_i0e", "bessel_i1e", "digamma", "erf_inv", "igamma", "igamma_grad_a", "igammac",
+    "lgamma", "polygamma", "random_gamma", "regularized_incomplete_beta", "zeta",
 }
 _MOVES_BESIDES = frozenset({
     "after_all", "axis_index", "clz", "conj", "create_token", "cummax", "cummin", "debug_callback",
