@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk, molecule
+from ase.calculators.calculator import PropertyNotImplementedError
 from ase.calculators.emt import EMT
 from ase.calculators.lj import LennardJones as ASELennardJones
 from ase.calculators.mixing import SumCalculator
@@ -129,6 +130,10 @@ def test_a_model_serves_ase_as_a_calculator():
     assert crystals[0].get_forces().shape == (2, 3)
     with pytest.raises(ValueError, match="the model has no stress"):
         crystals[0].get_stress()
+    open_one = crystals[0].copy()
+    open_one.pbc, open_one.calc = False, model.calculator()
+    with pytest.raises(PropertyNotImplementedError):
+        open_one.get_stress()
 
 
 @pytest.mark.exhaustive

@@ -309,6 +309,14 @@ def test_systems_without_rows_are_fitted(sizes):
     assert found.converged.all() and found.steps.shape == (len(sizes),)
 
 
+def test_padding_does_not_move():
+    index, params = SystemIndex.from_ids([0, -1, 1], 2), jnp.array([[1.0], [7.0], [2.0]])
+    energies, gradient, normal = sum_of_squares(lambda x, is_row: jnp.sin(x[0]))(params, index)
+    state = USUAL.init(params, index)
+    step, _ = USUAL.update(gradient, state, params, energies=energies, extras=normal)
+    assert step[1] == 0.0 and (step[jnp.array([0, 2])] != 0.0).all()
+
+
 def test_any_optimizer_takes_the_model():
     found = fitted(lambda x, is_row: x[0] - 2.0, [[1.0, 3.0]], optimizer=FIRE())
     assert found.converged.all()

@@ -208,6 +208,14 @@ def test_a_failed_search_ends_its_system_where_it_began_and_no_other(name):
 
 
 @pytest.mark.exhaustive
+@pytest.mark.parametrize("search", [Armijo(a_min=0.0), MoreThuente(stpmax=0.5)], ids=repr)
+def test_a_first_trial_is_a_step_in_range(search):
+    optimizer = LBFGSLineSearch(search=search)
+    result = relax(bowl, START, optimizer, index_prefix=INDEX, fmax=1e-3, max_steps=2000)
+    assert np.all(result.converged)
+
+
+@pytest.mark.exhaustive
 def test_a_search_that_fails_is_repeated_once_along_the_gradient():
     """Below 0.7 of the first energy there is none: a memory that points there is forgotten."""
     optimizer = LBFGSLineSearch(memory=10, search=MoreThuente(max_trials=1))

@@ -1,10 +1,24 @@
-"""Rows of no system change no bit of a system, whatever stands in them."""
+"""Rows of no system change no bit of a system, whatever stands in them, and never move."""
+
+import contextlib
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from basinax import FIRE, relax
+from basinax import (
+    BFGS,
+    FIRE,
+    LBFGS,
+    BFGSLineSearch,
+    ConjugateGradient,
+    LBFGSLineSearch,
+    SystemIndex,
+    relax,
+    rounded,
+    segment,
+)
 from cases import (
     ALIGNED,
     ALL_KINDS,
@@ -18,8 +32,9 @@ from cases import (
     steps,
     take,
     take_state,
+    without_branches,
 )
-from cover import one_in
+from cover import exhaustive, one_in
 
 SIZES = (13, 1, 40, 13)
 FILLINGS = [np.nan, np.inf, -1e30, 0.0]
@@ -58,6 +73,40 @@ def test_padding_without_a_gradient_does_not_move(case, layout):
     )
     is_padding = ~np.asarray(batch.prefix.has_system())
     assert not np.asarray(params)[is_padding].any()
+
+
+PLACES = np.arange(1.0, 19.0).reshape(6, 3)
+IN_GAPS = SystemIndex.from_ids([0, -1, 1, 1, -1, 0], 2)
+
+
+def squares(x):
+    """Squares of all rows, those of padding too."""
+    return segment.sum(rounded(x * x), IN_GAPS), 2 * x
+
+
+SEARCHES = [ConjugateGradient(), LBFGSLineSearch(), BFGSLineSearch()]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "branches"),
+    [
+        *((x, contextlib.nullcontext) for x in (LBFGS(), BFGS(), SEARCHES[0])),
+        *(exhaustive(x, contextlib.nullcontext) for x in SEARCHES[1:]),
+        *(exhaustive(x, without_branches) for x in (LBFGS(), BFGS(), *SEARCHES)),
+    ],
+    ids=lambda x: getattr(x, "__name__", None) or type(x).__name__,
+)
+def test_padding_with_a_gradient_beside_what_is_not_finite_does_not_move(optimizer, branches):
+    x = PLACES.copy()
+    x[0, 0] = np.nan
+    params, state = jnp.asarray(x), optimizer.init(jnp.asarray(x), IN_GAPS)
+    with branches():
+        for _ in range(4):
+            energies, gradient = squares(params)
+            step, state = jax.jit(optimizer.update)(gradient, state, params, energies=energies)
+            params = params + step
+    np.testing.assert_array_equal(params[np.array([1, 4])], x[[1, 4]])
+    assert not np.array_equal(params[2:4], x[2:4])
 
 
 @pytest.mark.exhaustive  # every day a relaxation of a padded batch in test_isolation.py

@@ -55,7 +55,7 @@ def test_a_source_of_other_atoms_is_refused():
 
 
 def test_what_is_no_result_is_refused():
-    with pytest.raises(TypeError, match="other must be a result of relax or evaluate, got 3"):
+    with pytest.raises(TypeError, match="other must be a result of relax, got 3"):
         result(a=0.0).compare(3)
 
 
@@ -161,6 +161,12 @@ def test_constraints_hold_atoms_in_space_or_to_each_other(constraint, is_held):
     turned.rotate(40, (1, 2, 3))
     water.set_constraint(constraint)
     assert (apart(water, turned.positions) > 0.1) == is_held
+
+
+@pytest.mark.parametrize("cell", [[np.nan, 4, 4], [[4, 0, 0], [8, 0, 0], [0, 0, 4]]])
+def test_cells_that_are_unusable_have_no_distance(cell):
+    """A run records such structures."""
+    assert np.isnan(apart(Atoms("He", cell=cell, pbc=True), np.zeros((1, 3))))
 
 
 def test_positions_that_are_not_finite_have_no_distance():

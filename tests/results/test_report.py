@@ -195,6 +195,14 @@ def test_a_value_far_out_does_not_squeeze_the_others():
     assert (found.counts > 0).sum() > BINS / 2
 
 
+@pytest.mark.parametrize("far", [1, 10**6])
+def test_one_value_far_out_takes_no_other_along(far):
+    steps = [*range(10_000, 10_149), *[10_148] * 60]
+    found = histogram(np.array([far, *steps], float))
+    assert found is not None
+    assert found.n_outside == 1 and found.edges[0] < min(steps) and found.edges[-1] > max(steps)
+
+
 def test_whole_numbers_lie_in_the_middle_of_bins():
     found = histogram(np.array([3.0, 3.0, 5.0]))
     assert found is not None

@@ -170,6 +170,12 @@ def test_values_of_info_are_columns_by_name():
     np.testing.assert_array_equal(table["gap"], [1.5, np.nan, 2.0])
     assert found.to_dict("label")["label"] == table["label"]
     assert relax([]).to_dict("label")["label"] == []
+    for a, value in zip(atoms, (True, 2**70, "x"), strict=True):
+        a.info["mixed"] = value
+    atoms[0].info["switch"] = np.True_
+    found = relax(atoms, LennardJones(**ARGON), FIRE())
+    assert found.to_dict("switch")["switch"] == [True, None, None]
+    assert found.to_dict("mixed")["mixed"] == ["True", str(2**70), "x"]
     with pytest.raises(ValueError, match="'labl' in its info, did you mean 'label'"):
         found.to_dict("labl")
     with pytest.raises(ValueError, match="'status' is already a column"):
@@ -379,7 +385,13 @@ def test_tables_are_read_again_as_they_were_written(result, tmp_path, ending):
     path = tmp_path / f"table.{ending}"
     if ending == "parquet":
         pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
-    result.write_table(path)
+    name = "half of a character: \udc80.xyz"
+    if ending != "parquet":
+        entries = [dataclasses.replace(entry, source=name) for entry in result]
+        AtomsRelaxation(entries).write_table(path)
+        assert "\\udc80" in path.read_text(encoding="utf-8")
+    else:
+        result.write_table(path)
     with path.open() as file:
         match ending:
             case "csv":

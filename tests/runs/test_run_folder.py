@@ -766,10 +766,19 @@ def test_structures_that_cannot_be_used_are_recorded_and_the_others_go_on():
     assert failed == {1, 5, 7}
     assert found.keys() == set(range(8))
     assert "8 of 8 structures" in run("resume", "kept")
+    assert "b.traj@1 (Ar2): has pbc=" in said
     quietly = run("resume", "kept", "--quiet")
     assert quietly.startswith("a.extxyz@1: there is no element Qx b.traj@1 (Ar2): ")
     said = relax("--run", "strict", "--strict", code=2)
     assert "a.extxyz@1 cannot be read: there is no element Qx" in said
+
+
+def test_a_structure_whose_own_option_does_not_fit_keeps_its_atoms():
+    said = relax("--run", "kept", "--fix-atoms", "0-3", "--output", "out.extxyz")
+    assert "--fix-atoms 0-3" in said
+    (failed, *_) = (b for b in briefs("kept") if b.status == Status.EVALUATION_FAILED)
+    assert failed.n_atoms == 3
+    assert len(ase.io.read("out.extxyz", ":")) == len(briefs("kept"))
 
 
 def test_a_structure_without_symmetry_to_be_found_is_recorded_and_the_others_go_on():

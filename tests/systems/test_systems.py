@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from basinax import SystemIndex
+from basinax import SystemIndex, segment
 from cases import DTYPES, LAYOUTS, in_turns, rows_of, same_bits
 from oracle import tree_sum
 
@@ -68,6 +68,13 @@ def test_another_order_has_other_bits():
     rows = filled(index, (3,), np.float32)
     plain = np.array([rows[rows_of(index, at)].sum() for at in range(len(index))])
     assert (plain != by_oracle(index, rows)).sum() > 10
+
+
+def test_signs_of_zeros_do_not_depend_on_what_ran_before():
+    """JAX keeps programs of gathers by the number that fills, where -0.0 equals 0.0."""
+    index, rows = SystemIndex.from_sizes([3, 0]), jnp.full((3,), -0.0)
+    rows.at[index._block_rows].get(mode="fill", fill_value=0.0, wrap_negative_indices=False)
+    assert np.signbit(segment.sum(rows, index)).tolist() == [True, False]
 
 
 @pytest.mark.parametrize(("layout", "dtype"), in_turns(LAYOUTS, DTYPES))

@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -157,12 +158,10 @@ class Works(AbstractWorks):
             self.paths.append(item.path)
             self.sources.append(item.source)
             if self.is_left(number, item.source, done):
-                try:
-                    yield self._read(number, item)
-                except Exception as error:  # whatever fails is the structure's own fault
-                    if self._is_strict:
-                        fail(f"{item.source} cannot be read: {one_line(error)}")
-                    yield Work(number, item.source, Atoms(), {}, error)
+                work = self._read(number, item)
+                if self._is_strict and work.fault is not None:
+                    fail(f"{item.source} cannot be read: {one_line(work.fault)}")
+                yield work
         choice = self._given.fix_atoms
         if choice and self._are_held == {False} and not done and self.shard.of == 1:
             fail(nothing_held(choice))
@@ -175,7 +174,15 @@ class Works(AbstractWorks):
         return [work.atoms]
 
     def _read(self, number: int, item: InputItem) -> Work:
-        atoms = item.read()
+        atoms = Atoms()
+        try:
+            atoms = item.read()
+            return Work(number, item.source, atoms, self._prepared(atoms, item))
+        except Exception as error:  # whatever fails is the structure's own fault
+            return Work(number, item.source, atoms, {}, error)
+
+    def _prepared(self, atoms: Atoms, item: InputItem) -> dict[str, Any]:
+        """Add the constraints that are asked for; what `Work` has as its own."""
         own = self.setup.own_of(atoms, item.source)
         if self._given.fix_atoms is not None:
             self._are_held.add(fix(atoms, item.source, self._given.fix_atoms) > 0)
@@ -186,7 +193,7 @@ class Works(AbstractWorks):
         unused, kind = unused_of(atoms, uses_of(potential)), type(potential).__name__
         self.warn_of((f"the potential {kind} does not use {name}" for name in unused), item.source)
         self.warn_of((f"the folder does not keep {x}" for x in not_kept(atoms)), item.source)
-        return Work(number, item.source, atoms, own)
+        return own
 
 
 class Recorders:
@@ -257,7 +264,8 @@ def relax_works(
         if is_strict:
             with reported([source]):
                 raise end.error
-        return refused(end.atoms, source, with_sources(one_line(end.error), [source]))
+        reason = re.sub(r"^system 0 \(.*?\):? ", "", one_line(end.error))
+        return refused(end.atoms, source, with_sources(reason, [source]))
 
     for ended in setup.relax_items(items(), **how):
         yield [(number, entry_of(end, sources.pop(number))) for number, end in ended]

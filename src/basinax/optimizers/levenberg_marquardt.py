@@ -127,7 +127,8 @@ class LevenbergMarquardt(AbstractTransform):
             return jnp.where(is_accepted, step, (origin + step) - params)
 
         step = _scattered(step, params, state)
-        step = segment.map_rows(towards, prefix, [(is_accepted, False)], params, origin, step)
+        # Padding stays where it is.
+        step = segment.map_rows(towards, prefix, [(is_accepted, True)], params, origin, step)
         return step, dataclasses.replace(
             state,
             origin=origin,

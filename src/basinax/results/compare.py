@@ -240,16 +240,18 @@ def distance_of(first: Relaxed, other: Relaxed) -> float:
     Along periodic directions it is that of the nearest images, and cells are compared by the
     fractions of their vectors. Unless constraints hold atoms in space, a common translation does
     not count, nor a common rotation (Kabsch 1976) without periodic directions. NaN if positions
-    are not finite.
+    or cells are unusable.
     """
     ours, theirs = first.positions, other.positions
-    if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
+    if not all(np.isfinite(x).all() for x in (ours, theirs, first.cell, other.cell)):
         return np.nan
     pbc, is_held = first.template.pbc, any(map(_holds_in_space, first.template.constraints))
     if not pbc.any():
         moves = theirs - ours if is_held else _turned(theirs, ours)
     else:
         cells = [complete_cell(x.cell) for x in (first, other)]
+        if min(map(np.linalg.matrix_rank, cells)) < 3:
+            return np.nan
         inside = [
             np.linalg.solve(cell.T, x.T).T for cell, x in zip(cells, (ours, theirs), strict=True)
         ]

@@ -150,8 +150,8 @@ class AtomsRelaxation(Entries[Relaxed]):
         `seconds` and `message`.
 
         Args:
-            info: names in the `info` of structures, such as "label", for further columns. A
-                structure that lacks one has NaN among numbers, or an empty text.
+            info: names in the `info` of structures, such as "label", for further columns of
+                numbers, switches or texts. A structure that lacks one has NaN, None or "".
 
         Raises:
             ValueError: no structure has a name, or the table has a column of this name.
@@ -184,7 +184,7 @@ class AtomsRelaxation(Entries[Relaxed]):
             ValueError: a source stands twice in a result, or is of other atoms in the other.
         """
         if not isinstance(other, AtomsRelaxation):
-            raise TypeError(f"other must be a result of relax or evaluate, got {shown(other)}")
+            raise TypeError(f"other must be a result of relax, got {shown(other)}")
         return Comparison.of(self.entries, other.entries, Compared)
 
     def __add__(self, other: "AtomsRelaxation") -> "AtomsRelaxation":

@@ -105,12 +105,13 @@ def energies_of(atoms: Sequence[Atoms], energies: np.ndarray) -> Columns:
 def volumes(atoms: Sequence[Atoms]) -> list[float]:
     """The volumes in Å³; NaN without three periodic directions."""
     cells, pbc = cells_of(atoms)
-    return np.where(pbc.all(axis=1), np.abs(np.linalg.det(cells)), np.nan).tolist()
+    return volume_of(cells, pbc).tolist()
 
 
-def volume_of(cell: np.ndarray, pbc: np.ndarray) -> float:
-    """The volume in Å³; NaN without three periodic directions."""
-    return float(np.abs(np.linalg.det(cell))) if pbc.all() else math.nan
+def volume_of(cell: np.ndarray, pbc: np.ndarray) -> Any:
+    """The volume in Å³, or those of several cells; NaN without three periodic directions."""
+    with np.errstate(invalid="ignore"):  # a cell may be unusable
+        return np.where(pbc.all(axis=-1), np.abs(np.linalg.det(cell)), np.nan)[()]
 
 
 def columns_of(records: Sequence[Any], kind: type) -> Columns:
@@ -134,7 +135,8 @@ def further_columns(
     """Columns of values by name that only some structures may have, such as those of `info`.
 
     Args:
-        of_each: the values of each structure. One without a name has NaN among numbers, or "".
+        of_each: the values of each structure. A column holds numbers, switches or texts; a
+            structure without the name has NaN, None or "".
         headings: those of the table, which no name may be.
 
     Raises:
@@ -149,17 +151,21 @@ def further_columns(
             raise ValueError(
                 f"no structure has {name!r} in its info{hint(name, known)}: {', '.join(known)}"
             )
-        has = [_bare(values[name]) for values in of_each if name in values]
-        nothing = math.nan if all(type(x) in (int, float) for x in has) else ""
-        found[name] = [_bare(values.get(name, nothing)) for values in of_each]
+        has = [_bare(values[name]) if name in values else None for values in of_each]
+        kinds = {type(x) for x in has} - {type(None)}
+        if kinds <= {int, float}:
+            found[name] = [math.nan if x is None else x for x in has]
+        else:
+            found[name] = has if kinds == {bool} else ["" if x is None else str(x) for x in has]
     return found
 
 
 def _bare(value: Any) -> Any:
-    """A number or a text of Python; the text of what is neither."""
+    """A number or a text of Python; the text of what is neither, and of too large an integer."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
-    return value if isinstance(value, bool | int | float | str) else str(value)
+    is_plain = isinstance(value, bool | float | str)
+    return value if is_plain or (isinstance(value, int) and abs(value) < 2**63) else str(value)
 
 
 def frame_of(columns: Columns) -> Any:
@@ -234,6 +240,10 @@ def writer_of(path: str | os.PathLike[str]) -> Callable[[Path, Columns], None]:
     return _WRITERS[ending]
 
 
+TEXT: Any = {"encoding": "utf-8", "errors": "backslashreplace"}
+"""How texts are written; names of files may hold halves of characters, which UTF-8 lacks."""
+
+
 def csv_of(columns: Columns, line_end: str = "\n") -> str:
     """CSV, with enough digits to distinguish all floats."""
     text = io.StringIO(newline="")
@@ -245,16 +255,16 @@ def csv_of(columns: Columns, line_end: str = "\n") -> str:
 
 
 def _write_csv(path: Path, columns: Columns) -> None:
-    path.write_text(csv_of(columns, "\r\n"), encoding="utf-8", newline="")
+    path.write_text(csv_of(columns, "\r\n"), **TEXT, newline="")
 
 
 def _write_json(path: Path, columns: Columns) -> None:
     rows = [_finite(row) for row in rows_of(columns)]
-    path.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", **TEXT)
 
 
 def _write_jsonl(path: Path, columns: Columns) -> None:
-    with path.open("w", encoding="utf-8") as file:
+    with path.open("w", **TEXT) as file:
         for row in rows_of(columns):
             file.write(json.dumps(_finite(row), ensure_ascii=False) + "\n")
 

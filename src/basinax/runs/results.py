@@ -110,8 +110,11 @@ class Results:
         """
 
         def add(database: Any) -> None:
-            for each in entries:
-                database.write(row_of(*each))
+            with np.errstate(
+                invalid="ignore"
+            ):  # cells may be unusable, and ASE takes their volumes
+                for each in entries:
+                    database.write(row_of(*each))
 
         self.with_database(add)
 

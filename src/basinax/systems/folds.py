@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int32, Shaped
 
 from basinax.numerics import xla
@@ -24,6 +25,9 @@ def least(dtype) -> float | int:
 
 def take(values, indices, absent, mode="fill"):
     values = jnp.asarray(values)
+    if absent == 0 and np.signbit(absent):
+        # JAX keeps programs of gathers by the number that fills, where -0.0 equals 0.0.
+        return -take(-values, indices, 0.0, mode)
     if values.shape[0] == 0:
         return jnp.full(indices.shape + values.shape[1:], absent, values.dtype)
     # No index is negative; without the wrapping of negative indices a gather takes half the time.

@@ -112,7 +112,7 @@ def limited(
 
     is_sound = is_finite(tree, index_prefix)
     tree = where_any(
-        ~is_sound, lambda: where(is_sound, tree, otherwise(), index_prefix), lambda: tree
+        ~is_sound, lambda: where(~is_sound, otherwise(), tree, index_prefix), lambda: tree
     )
     lengths, units = longest_row_in_units(tree, index_prefix)
     is_long = saturated(lengths, exponents + units) >= limits

@@ -19,6 +19,7 @@ from basinax.numerics.forks import check_process
 from basinax.numerics.switches import own_switches
 from basinax.structures.charges import TOTALS, USABLE
 from basinax.structures.matrices import VOIGT
+from basinax.structures.read import has_volume
 
 LOOK = 0.2
 """Seconds between two reads of evaluators' answers."""
@@ -229,7 +230,7 @@ class ModelCalculator(Calculator):
     def _found(self, needs_stress: bool) -> dict[str, Any]:
         check_process()
         atoms: Any = self.atoms
-        (found,) = answers_on(self.model, [atoms], [needs_stress])
+        (found,) = answers_on(self.model, [atoms], [needs_stress and has_volume(atoms)])
         if isinstance(found, EvaluationError):
             raise CalculationFailed(str(found))
         return found.properties()

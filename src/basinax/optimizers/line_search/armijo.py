@@ -65,7 +65,7 @@ class Armijo(eqx.Module):
         # Expect the decrease of the last search: the minimum of the parabola with this slope.
         if last is not None:
             guess = rounded(rounded(2 * (energy - last)) / jnp.where(is_downhill, slope, -1))
-        is_fitting = (guess <= own.a_max) & (guess >= own.a_min)
+        is_fitting = (guess <= own.a_max) & (guess >= own.a_min) & (guess > 0)
         guess = jnp.where(is_fitting, guess, first)
         distance = rounded(guess * longest)
         is_far = distance >= own.maxstep

@@ -63,11 +63,13 @@ class MoreThuente(eqx.Module):
             energy: the energy at the origin.
             slope: derivative of the energy by the step length; must be negative.
             longest: the longest row of the step of length 1.
-            first: the step length to try first.
+            first: the step length to try first, or the nearest one in range.
             last: unused here.
         """
         zero = jnp.zeros_like(energy)
         own = each_system(self, energy)
+        first = jnp.where(first > own.stpmax, own.stpmax, first)
+        first = jnp.where(first < own.stpmin, own.stpmin, first)
         width = own.stpmax - own.stpmin
         state = MoreThuenteState(
             is_bracketed=jnp.zeros_like(energy, bool),
@@ -84,8 +86,7 @@ class MoreThuente(eqx.Module):
             width=width,
             last_width=2 * width,
         )
-        out_of_range = (first < own.stpmin) | (first > own.stpmax)
-        return self._limited(state, zero, first), state, ~(slope < 0) | out_of_range
+        return self._limited(state, zero, first), state, ~(slope < 0)
 
     def step(
         self, state: "MoreThuenteState", trial: PerSystem, energy: PerSystem, slope: PerSystem

@@ -189,7 +189,7 @@ class AbstractLineSearch(AbstractTransform):
         begins = is_accepted | is_repeated
         direction = segment.where(begins, new.direction, state.direction, prefix)
         trial = jnp.where(begins, new.trial, jnp.where(is_given_up, 0, verdict.trial))
-        values = [(is_accepted, False), (trial, 0.0)]
+        values = [(is_accepted, True), (trial, 0.0)]  # padding stays where it is
         step = segment.map_rows(_towards, prefix, values, params, base, direction)
         return step, WalkState(
             prefix,

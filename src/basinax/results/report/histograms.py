@@ -39,13 +39,10 @@ def histogram(values: Float[np.ndarray, "values"]) -> Histogram | None:
 
 
 def _limits(drawn: np.ndarray) -> tuple[float, float]:
-    low, high = float(drawn.min()), float(drawn.max())
-    first, last = np.percentile(drawn, [1.0, 99.0]).tolist()
-    far = FAR * (last - first)
-    if far > 0:
-        low = first if first - low > far else low
-        high = last if high - last > far else high
-    return low, high
+    first, last = np.percentile(drawn, [1.0, 99.0])
+    far = FAR * (last - first) if last > first else np.inf
+    near = drawn[(drawn >= first - far) & (drawn <= last + far)]
+    return float(near.min()), float(near.max())
 
 
 def _edges(low: float, high: float) -> np.ndarray:

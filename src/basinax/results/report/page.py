@@ -130,7 +130,8 @@ def _facts(structures: Structures) -> list[tuple[str, str]]:
     """The numbers at the top of the page, each with its name."""
     facts = [_named(len(structures), structures.noun)]
     if len(structures):
-        facts.append(("converged", f"{100 * structures.converged.mean():.4g} %"))
+        share = 100 * structures.converged.mean()
+        facts.append(("converged", f"{min(share, 99.99) if share < 100 else share:.4g} %"))
     for name, noun in (("atoms", "atom"), ("evaluations", "evaluation")):
         if structures.has(name):
             facts.append(_named(np.nansum(structures.values[name]), noun))

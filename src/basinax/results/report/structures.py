@@ -86,12 +86,15 @@ def structures_of(rows: Iterable[Row], kind: Any) -> Structures:
     """The columns of the rows, which are read once, in order.
 
     Args:
-        kind: the class of records that have these columns; others are texts.
+        kind: the class of records that have these columns; others hold numbers, or texts.
     """
     columns = {column.heading: column for column in fields_of(kind).values()}
     rows = list(rows)
     further = dict.fromkeys(x for row in rows for x in row if x not in (*columns, "number"))
-    columns |= {name: Column(name, "", "", False, len(columns), str) for name in further}
+    for name in further:
+        kinds = {type(row[name]) for row in rows if row.get(name) is not None}
+        of_numbers = bool(kinds) and kinds <= {int, float}
+        columns[name] = Column(name, "", "", False, len(columns), float if of_numbers else str)
     numbers: list[int] = []
     texts = {name: list[str]() for name, x in columns.items() if x.type in (str, Status)}
     values = {name: list[float]() for name in columns if name not in texts}
