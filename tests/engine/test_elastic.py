@@ -9,7 +9,7 @@ from ase.constraints import FixedLine, FixScaled, FixSymmetry
 from ase.optimize import FIRE as ASEFIRE
 
 from basinax import FIRE
-from basinax.atoms import EMT, ASECalculator, StillingerWeber, elastic, relax
+from basinax.atoms import EMT, ASECalculator, LennardJones, StillingerWeber, elastic, relax
 from basinax.structures.charges import Unused
 from calculators import WithoutEnergy
 from comparison import same_bits
@@ -282,10 +282,14 @@ def test_what_is_unusable_is_named(atoms, options, error, text):
         elastic(atoms, EMT(), **options)
 
 
+SIMPLE = LennardJones(epsilon=0.4, sigma=2.3, cutoff=5.0)
+"""For what any potential shows: it compiles in a third of the time of EMT."""
+
+
 def test_a_fix_scaled_that_holds_nothing_or_all_may_be_strained():
     for mask in ((0, 0, 0), (1, 1, 1)):
         copper = Atoms("Cu", cell=[2.4, 2.4, 2.4], pbc=True, constraint=FixScaled(0, mask))
-        assert np.isfinite(elastic([copper], EMT(), relax_ions=True)[0].tensor).all()
+        assert np.isfinite(elastic([copper], SIMPLE, relax_ions=True)[0].tensor).all()
 
 
 def test_units_are_those_of_ase(clamped):
@@ -296,6 +300,6 @@ def test_an_unused_charge_is_told_once_by_the_number_of_its_crystal():
     crystals = [bulk("Cu"), bulk("Cu")]
     crystals[1].info["charge"] = 1
     with pytest.warns(Unused) as told:
-        elastic(crystals, EMT(), relax_ions=True, max_steps=1)
+        elastic(crystals, SIMPLE, relax_ions=True, max_steps=1)
     (text,) = [str(warning.message) for warning in told if warning.category is Unused]
-    assert text == "EMT does not use charge 1 (of system 1 (Cu))"
+    assert text == "LennardJones does not use charge 1 (of system 1 (Cu))"

@@ -87,6 +87,7 @@ def test_differences_are_derivatives_of_the_forces():
     batch = Batch.from_atoms([atoms])
     lists = NeighborTable(batch, argon.cutoff, 0.0).lists()
 
+    @jax.jit
     def forces(positions):
         return argon(eqx.tree_at(lambda b: b.positions, batch, positions), lists).forces
 

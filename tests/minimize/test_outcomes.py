@@ -119,9 +119,9 @@ def test_a_gradient_of_another_dtype_takes_that_of_the_parameters(dtype, gradien
 def test_abc_fire_moves_components_without_force_nowhere(dtype):
     """With a mixing that 1 - a does not tell from none."""
     optimizer, x = FIRE2(use_abc=True, astart=0.0), jnp.array([[1, 1, 0]], dtype)
-    state = optimizer.init(x)
+    state, update = jax.jit(optimizer.init)(x), jax.jit(optimizer.update)
     for _ in range(5):
-        step, state = optimizer.update(x, state, x)
+        step, state = update(x, state, x)
         assert np.isfinite(step).all()
         assert step[0, 2] == 0
 

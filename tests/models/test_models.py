@@ -88,8 +88,8 @@ def _cell_of(atoms: Atoms) -> np.ndarray:
     [
         exhaustive(network(dtype="float32"), {"cell": "frechet"}, 0),
         exhaustive(JaxModel(OfPositions(Network()), CUTOFF), {}, 0),
-        (network(dtype="float32"), {"cell": "frechet"}, 600),
-        exhaustive(JaxModel(OfPositions(Network()), CUTOFF), {}, 1200),
+        exhaustive(network(dtype="float32"), {"cell": "frechet"}, 600),
+        (JaxModel(OfPositions(Network()), CUTOFF), {}, 1200),
     ],
     ids=[
         "vectors-float32-moving",

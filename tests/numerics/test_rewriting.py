@@ -23,6 +23,7 @@ from basinax.numerics.interpret import (
     with_ordered_sums,
     with_rounded_products,
 )
+from cover import every_day
 from xla import jit_as_users
 
 DRAW = np.random.default_rng(0)
@@ -94,7 +95,8 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
+# Op by op a scan is a loop of Python, with 140 programs.
+@pytest.mark.parametrize("name", every_day(CALLS.keys(), lambda name: name != "a scan"))
 def test_products_are_rounded_in_functions_of_a_function(name):
     function = jax.vmap(CALLS[name])
     # Far below 3, from where the polynomial leads to infinity and no loop ends. Many in a row: exp
@@ -307,7 +309,7 @@ def test_rows_are_added_where_a_scatter_adds_them():
         inside = (at >= 0) & (at < n_rows)
         expected = x.copy()
         np.add.at(expected, at[inside], added[inside])
-        got = add_at(jnp.asarray(x), jnp.asarray(at), jnp.asarray(added))
+        got = jax.jit(add_at)(x, at, added)
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-13)
 
 
@@ -315,7 +317,7 @@ def test_rows_are_added_where_a_scatter_adds_them():
 def test_a_sum_has_its_bits_wherever_its_rows_stand_and_whatever_stands_beside(dtype):
     draw = np.random.default_rng(2)
     added = draw.normal(size=(23, 3)).astype(dtype)
-    alone = np.asarray(add_at(jnp.zeros((1, 3), dtype), jnp.zeros(23, int), jnp.asarray(added)))
+    alone = jax.jit(add_at)(np.zeros((1, 3), dtype), np.zeros(23, int), added)
     add = jax.jit(jax.vmap(add_at))
     for n_others in (1, 8, 100):
         at = np.sort(draw.permutation(n_others + 23)[:23])  # in order, among rows of others

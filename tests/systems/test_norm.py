@@ -180,7 +180,7 @@ def test_global_mode_is_a_batch_of_one(size, ord):
         assert np.array_equal(jitted(ord)(x), expected)
 
 
-@pytest.mark.parametrize(("ord", "dtype"), one_in(3, NAMED, first=1))
+@pytest.mark.parametrize(("ord", "dtype"), one_in(3, NAMED, first=2))
 def test_a_jitted_norm_is_the_norm_one_operation_at_a_time(ord, dtype):
     """Of many systems: of three in a hundred a root hides no change of the sum."""
     for seed in range(12):
