@@ -115,7 +115,10 @@ def test_a_run_that_was_interrupted_ends_in_the_same_files(files, monkeypatch):
 def test_a_folder_records_what_is_no_path_and_goes_on(files):
     Path("empty.traj").touch()
     done = run("al.traj", "a.traj", "empty.traj", *QUICK, "--run", "kept", "--table", "out.csv")
-    assert [row["source"] for row in table("out.csv")] == ["al.traj"]
+    path, none = table("out.csv")
+    assert path["source"] == "al.traj" and float(path["barrier_eV"]) > 0
+    assert (none["source"], none["atoms"], none["steps"]) == ("a.traj and empty.traj", "0", "0")
+    assert none["status"] == "evaluation_failed" and "empty" in none["message"]
     assert "a.traj and empty.traj: the file is empty" in done.stdout
 
 
@@ -157,11 +160,13 @@ def test_a_picture_is_drawn(files):
         (["al.traj", "--plot", "picture.txt"], "a picture is a file in"),
         (["al.traj", "--fix-atoms", "tag == 9"], "holds of no atom"),
         (["gold.traj", "--skip-unreadable"], "its images: EMT has no parameters for Fe"),
+        (["cut.traj", "a.traj", "b.traj", "--skip-unreadable"], "belong together is not clear"),
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_written(files, arguments, reason):
     ase.io.write("c.traj", hop("Al")[0][1:])
     ase.io.write("gold.traj", hop("Fe"))
+    Path("cut.traj").touch()
     done = run(*arguments, *QUICK, code=2)
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ") and reason in line

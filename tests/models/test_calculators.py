@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk, fcc111
+from ase.calculators.calculator import all_changes
 from ase.calculators.emt import EMT
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.constraints import FixAtoms
@@ -267,6 +268,19 @@ def test_what_fails_ends_its_structure_alone(fault, status, message):
         relax(atoms[::2], calculator, fmax=1e-3),
         [relax([a], Springs(), fmax=1e-3) for a in atoms[::2]],
     )
+
+
+class WithoutEnergyAtZero(Springs):
+    """Has the energy of smeared electrons alone."""
+
+    def calculate(self, atoms=None, properties=None, system_changes=all_changes):
+        super().calculate(atoms, properties, system_changes)
+        self.results |= {"free_energy": self.results["energy"], "energy": np.nan}
+
+
+def test_an_energy_that_is_not_finite_ends_its_structure_whatever_its_free_energy():
+    result = relax([on_springs("H3", 0)], WithoutEnergyAtZero(), fmax=1e-3)
+    assert result.status[0] == Status.NOT_FINITE
 
 
 LACKS = {"host": "MemoryError", "torch": "OutOfMemoryError: CUDA", "killed": "by SIGKILL"}

@@ -135,6 +135,23 @@ READ = {
     "ions.pdb": (pdb("CA  |CA|", "CA  |GLY|CA", "ZN  |ZN|", "NA  |NA|"), "Ca2ZnNa", {}),
     "ligand.pdb": (pdb(" C1 |LIG|", "CL1 |LIG|", " CA |LIG|"), "CClC", {}),
     "charge.pdb": (pdb(" O  |LIG| O1-", " D  |LIG| D"), "OH", {"charges": -1}),
+    "open.gro": ("\n".join(gro("OW|SOL", "HW1|SOL").splitlines()[:-1]), "OH", {"pbc": 0}),
+    "turned.pdb": (
+        "ORIGX1      0.000000  1.000000  0.000000        0.00000\n"
+        "ORIGX2     -1.000000  0.000000  0.000000        0.00000\n"
+        "ORIGX3      0.000000  0.000000  1.000000        0.00000\n"
+        + CRYSTAL.format(9)
+        + pdb(" AR |AR|AR", " AR |AR|AR"),
+        "Ar2",
+        {"place": 3.0},
+    ),
+    "quartz.cif": (
+        cif(SILICON, f"{NAME} 'P 1'", "Si1 0 0 0", "O1 0.5 0 0", "H1A 0 0.5 0").replace(
+            "_atom_site_type_symbol\n", ""
+        ),
+        "SiOH",
+        {},
+    ),
     "names.gro": (gro("NA|NA", "CL|CL", "OW|SOL", "CA|ALA", "1HB|ALA", "Cu|X"), "NaClOCHCu", {}),
     "blank.gro": (gro("NA|NA") + "\n \n", "Na", {"pbc": 3}),
     "blank.xyz": (XYZ.format("", "O") + "\n \n", "OH", {}),
@@ -168,6 +185,7 @@ READ = {
     ),
     "comment.pwi": (ESPRESSO.format("! tot_charge = 1"), "H", {"charge": None}),
     "charge.pwi": (ESPRESSO.format("ecut = 1, tot_charge = 1"), "H", {"charge": 1}),
+    "half.pwi": (ESPRESSO.format("tot_charge = 5.0d-1"), "H", {"charge": 0.5}),
 }
 """Contents by name, with the elements of all structures and what else is expected."""
 
@@ -182,6 +200,7 @@ def facts(structures: list[Atoms]) -> dict[str, Any]:
         "charge": first.info.get("charge"),
         "spin": first.info.get("spin"),
         "fixed": sum(len(c.index) for c in first.constraints),
+        "place": float(first.positions[-1, 0]),
     }
 
 
@@ -215,6 +234,12 @@ REFUSED = {
         "".join(pdb(" CA |ALA|C").replace(" CA  ALA", f" CA {x}ALA") for x in "AB"),
         "alternate places A and B",
     ),
+    "residues.pdb": (
+        pdb(" CA |SER|C", " CA |THR|C")
+        .replace(" CA  SER", " CA ASER")
+        .replace(" CA  THR A   2", " CA BTHR A   1"),
+        "alternate places A and B",
+    ),
     "virtual.gro": (gro("MW|SOL"), "the element of atom MW of residue SOL"),
     "cut.gro": (gro("OW|SOL", "CA|ALA")[:-30], "says '2', and it has lines of 1 atoms"),
     "blank.extxyz": (XYZ.format("", "O") + "\n" + XYZ.format("", "O"), "line 5 is blank, and more"),
@@ -222,6 +247,10 @@ REFUSED = {
     "wide.gro": (gro("OW|SOL").replace("0.000", "0.00000"), "columns are wider"),
     "none.data": (data(), "does not say which elements its types"),
     "labels.data": (data("Atom Type Labels\n\n1 c3\n2 hc\n"), "does not say which elements"),
+    "names.data": (
+        data("Atom Type Labels\n\n1 C\n2 O\n", MASSES, atoms="1 C 0 0 3\n2 O 0 0 0"),
+        "its atoms have labels in place of types",
+    ),
     "bead.data": (data("Masses\n\n1 72.0\n2 1.0\n"), "type 1 has mass 72, which no element has"),
     "style.data": (data(MASSES, style="dpd"), "write it behind Atoms"),
     "units.data": ("x, units = lj" + data(MASSES), "its units are lj"),
@@ -234,8 +263,18 @@ REFUSED = {
         cif(IRON, f"{NAME} 'P 1'\n_symmetry_Int_Tables_number 229", SITE),
         "number 229, which differ",
     ),
+    "setting.cif": (
+        cif(IRON, f"{NAME} 'C -1'\n_symmetry_Int_Tables_number 2", SITE),
+        "number 2, and no setting has this symbol",
+    ),
     "v3.mol": (MOL.format("").replace("V2000", "V3000"), "version V3000"),
     "bohr.com": (GAUSSIAN.format(" units=au", "0 1"), "lengths in bohr"),
+    "call.com": (GAUSSIAN.format(" units(deg,au) opt", "0 1"), "lengths in bohr"),
+    "second.com": (GAUSSIAN.format("\n opt Units=(Bohr)", "0 1"), "lengths in bohr"),
+    "goes-on.nwi": (
+        NWCHEM.format("\\\n units au", "O", 0.98),
+        "a line that the next one continues",
+    ),
     "lower.nwi": (NWCHEM.format("", "o", 0.98), "ASE reads 1 of its 2 atoms"),
     "symmetry.nwi": (NWCHEM.format("\n symmetry c2v", "O", 0.98), "that only symmetry adds"),
     "symmetry.res": ("TITL\nCELL 1 5 5 5 90 90 90\nLATT 1\nSFAC C\nC 1 0 0 0 1\n", "symmetry adds"),
@@ -245,7 +284,7 @@ REFUSED = {
     "cut.config": ("x\n0 0 3\nO 1\n0 0 0\nH 2\n0 0 1\n", "says 3, and it has lines of 2 atoms"),
     "coord.2": (COORD.format("", "").rpartition("$")[0], "a list of atoms without an end"),
     "coord": (COORD.format("", "$periodic 3\n"), "it has a cell"),
-    "coord.1": (COORD.format(" angs", ""), "other lengths than bohr"),
+    "coord.1": (COORD.format(" natoms=2 angs", ""), "other lengths than bohr"),
     "a.poscar": (POSCAR.format("POSCAR by PhoNopy", "", ""), "does not name its elements"),
     "a.cube": (CUBE.format(-2), "lengths in Å"),
     "numbers.xyz": (XYZ.format("", 8), "no element 8: write symbols in place of numbers"),
@@ -280,6 +319,8 @@ WARNED = {
         "lengths mean nothing",
     ),
     "anion.com": (GAUSSIAN.format("", "-1 1"), "total charge of -1 e"),
+    "open.nwi": (NWCHEM.format("", "O", 0.98) + "scf\n triplet\nend\n", "read its open shells"),
+    "few.nwi": (NWCHEM.format("", "O", 0.98) + "set geometry:actlist 1\n", "read its active atoms"),
     "anion.nwi": (NWCHEM.format("units au", "O", 1.85), "total charge of -1 e"),
     "a.poscar": (POSCAR.format("Cu Au alloy", "", ""), "its elements Cu Au are taken from"),
     "a.cube": (CUBE.format(2), "is taken as a periodic cell"),

@@ -1,6 +1,7 @@
 """The command `basinax neb`: the run of `basinax relax`, with paths in place of structures."""
 
 import dataclasses
+import math
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ from basinax.numerics.switches import own_switches
 from basinax.optimizers.protocol import AbstractTransform
 from basinax.results.record import Relaxed
 from basinax.results.result import AtomsRelaxation
+from basinax.results.table import Columns, rows_of
 from basinax.results.trajectory import Recorder
 from basinax.runs.values import parted
 from basinax.structures.batch import available_dtype
@@ -94,8 +96,8 @@ class Paths(AbstractWorks):
         self.paths, self.sources, self.inputs, self.skipped = [], [], None, []
         self._all = list[Work]()
         faults = list[str]()
-        for items in _items_of(given.files):
-            work = _read(len(self._all), items, setup)
+        for items, images in _ends_of(given.files):
+            work = _read(len(self._all), items, images, setup)
             if work.fault is not None:
                 faults.append(f"{work.source} is no path: {one_line(work.fault)}")
                 if is_sole:
@@ -139,27 +141,62 @@ class Paths(AbstractWorks):
         return [work for work in works if work.fault is None]
 
 
-def _items_of(files: list[Path]) -> Iterator[list[InputItem]]:
-    """The structures of each path: those of a file, or of two files with one structure each."""
-    alone = list[InputItem]()
-    for path in files_in(files):
-        items = [item._replace(source=name_of(path)) for item in items_in(path)]
-        if len(items) > 1 and alone:
-            yield alone
+Images = list[Atoms] | Exception
+"""The structures of files, or why one cannot be read."""
+
+
+def _ends_of(files: list[Path]) -> Iterator[tuple[list[InputItem], Images]]:
+    """The structures of each path: those of a file, or of two files with one structure each.
+
+    Exits if a file cannot be read and how the files behind it pair depends on what it holds.
+    """
+    each = list(map(_structures_in, files_in(files)))
+    alone = list[tuple[list[InputItem], Images]]()
+    for k, (items, images) in enumerate(each):
+        if alone and (len(items) > 1 or len(alone) > 1):
+            yield _joined(alone)
             alone = []
-        alone += items
-        if len(alone) > 1:
-            yield alone
-            alone = []
+        if len(items) > 1:
+            yield items, images
+            continue
+        behind = [len(others) for others, _ in each[k + 1 : k + 3]]
+        if not alone and isinstance(images, Exception) and behind == [1, 1]:
+            fail(
+                f"{items[0].source} cannot be read: {one_line(images)}; which end points belong"
+                " together is not clear without it"
+            )
+        alone.append((items, images))
     if alone:
-        yield alone
+        yield _joined(alone)
 
 
-def _read(number: int, items: list[InputItem], setup: PathSetup) -> Work:
+def _joined(ends: list[tuple[list[InputItem], Images]]) -> tuple[list[InputItem], Images]:
+    """The structures of one or two files as one path."""
+    found, items = list[Atoms](), [item for each, _ in ends for item in each]
+    for _, images in ends:
+        if isinstance(images, Exception):
+            return items, images
+        found += images
+    return items, found
+
+
+def _structures_in(path: Path) -> tuple[list[InputItem], Images]:
+    items = [item._replace(source=name_of(path)) for item in items_in(path)]
+    try:
+        return items, [item.read() for item in items]
+    except _UNUSABLE as error:
+        return items, error
+
+
+_UNUSABLE = (Unreadable, TypeError, ValueError, NotImplementedError)
+
+
+def _read(number: int, items: list[InputItem], images: Images, setup: PathSetup) -> Work:
     """A path, or the reason why it is none."""
     given, source = setup.given, " and ".join(dict.fromkeys(item.source for item in items))
+    if isinstance(images, Exception):
+        return Work(number, source, Atoms(), {}, images)
     try:
-        images = [item.read() for item in items]
         if given.fix_atoms is not None:
             _fix(images, source, given.fix_atoms)
         for image in images:
@@ -167,7 +204,7 @@ def _read(number: int, items: list[InputItem], setup: PathSetup) -> Work:
         how = given.images, given.interpolate.value, given.method.value
         band = read_band(images, given.k, *how)
         check_images(setup.inner, band)
-    except (Unreadable, TypeError, ValueError, NotImplementedError) as error:
+    except _UNUSABLE as error:
         return Work(number, source, Atoms(), {}, error)
     return Work(number, source, band.images[0], {"band": band})
 
@@ -246,7 +283,7 @@ def _kept(end: Any, source: str) -> Relaxed:
 
 
 def found_paths(numbers: list[int], result: AtomsRelaxation) -> Found:
-    """The images of paths, one after another; what is no path has none, and no row either."""
+    """The images of paths, one after another; what is no path has a row of the table alone."""
     read = read_of(numbers, result)
     paths = paths_of(read.values())
     atoms, sources, of = [], [], []
@@ -256,7 +293,19 @@ def found_paths(numbers: list[int], result: AtomsRelaxation) -> Found:
         atoms += path.images
         sources += [path.entry.source] * path.n_images
         of += [number] * path.n_images
-    return Found(atoms, sources, of, paths.to_dict(), paths.plot)
+    columns = paths.to_dict()
+    rows = iter(rows_of(columns))
+    every = [next(rows) if entry.n_atoms else _blank(entry, columns) for entry in result]
+    columns = {name: [row[name] for row in every] for name in columns}
+    return Found(atoms, sources, of, columns, paths.plot)
+
+
+def _blank(entry: Relaxed, columns: Columns) -> dict[str, Any]:
+    """The row of what is no path."""
+    known: dict[str, Any] = dict.fromkeys(("atoms", "images", "steps", "evaluations"), 0)
+    known |= {"source": entry.source, "formula": "", "status": str(entry.status)}
+    known |= {"fmax_eV_per_A": entry.fmax, "message": entry.message}
+    return {name: known.get(name, None if name == "saddle_image" else math.nan) for name in columns}
 
 
 def paths_of(entries: Iterable[Relaxed]) -> PathsResult:

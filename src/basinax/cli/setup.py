@@ -296,7 +296,7 @@ def fix(atoms: Atoms, source: str, text: str) -> int:
     values: dict[str, Any] = {"x": x, "y": y, "z": z, "tag": atoms.get_tags()}
     try:
         numbers = chosen(text, values, len(atoms))
-    except ValueError as error:
+    except (ArithmeticError, ValueError) as error:
         raise ValueError(f"--fix-atoms {text}: {source}: {error}") from None
     if numbers:
         atoms.set_constraint([*atoms.constraints, FixAtoms(numbers)])

@@ -22,7 +22,7 @@ from basinax.neb.result import MinimumEnergyPath, PathsResult, counted_by_images
 from basinax.neb.spline import Equidistant
 from basinax.neb.trajectories import PathTrajectories
 from basinax.numerics.forks import check_process
-from basinax.numerics.settings import first_of, knows_options_of_ase, shown, warn
+from basinax.numerics.settings import count_of, first_of, knows_options_of_ase, shown, warn
 from basinax.numerics.switches import own_switches
 from basinax.optimizers import FIRE
 from basinax.optimizers.line_search.walk import has_search
@@ -269,7 +269,7 @@ def _warn_of_unrelaxed(forces: np.ndarray, fmax: np.ndarray) -> None:
     if above:
         at = int(np.argmax(forces))
         warn(
-            f"end points of {len(above)} paths ({first_of(above)}) are not relaxed: the largest"
-            f" force on an atom is {forces[at]:.3g} eV/Å, of path {at}, and fmax is"
+            f"end points of {count_of(len(above), 'path')} ({first_of(above)}) are not relaxed:"
+            f" the largest force on an atom is {forces[at]:.3g} eV/Å, of path {at}, and fmax is"
             f" {fmax[at]:g}. Relax them, or barriers refer to no minimum"
         )

@@ -6,6 +6,7 @@ evaluation alone, if the evaluator keeps no memory of other structures.
 
 import abc
 import copy
+import math
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Any, NamedTuple, cast
@@ -60,8 +61,9 @@ class Evaluated(NamedTuple):
 
     @property
     def minimised(self) -> float:
-        """The energy in eV whose derivative the forces are."""
-        return self.energy if self.free_energy is None else self.free_energy
+        """The energy in eV whose derivative the forces are; not finite if `energy` is not."""
+        is_other = self.free_energy is not None and math.isfinite(self.energy)
+        return cast(float, self.free_energy) if is_other else self.energy
 
     def owned(self) -> "Evaluated":
         """A copy that shares no array with the evaluator, which may fill its arrays again."""

@@ -144,8 +144,7 @@ def _element(label: str, held: set[str], *, is_type: bool) -> str | None:
     if letters is None:
         return None
     two, one = letters[0][:2].capitalize(), letters[0][0].upper()
-    pair = [x for x in (two, one) if len(x) == 1 or (len(letters[0]) > 1 and x in atomic_numbers)]
-    fitting = [x for x in pair if x in atomic_numbers or x == "D"]
+    fitting = [x for x in dict.fromkeys((two, one)) if x in atomic_numbers or x == "D"]
     fitting = [x for x in fitting if x in held] or fitting
     if not fitting:
         return None
@@ -215,10 +214,11 @@ def _candidates(block: CIFBlock) -> tuple[list[Setting], str, str]:
     named = [x for x in known if symbol in x.names] or [
         x for x in known if x.number in CUBIC and symbol in {y.replace("-", "") for y in x.names}
     ]
-    if named and of_number:
-        named = [x for x in named if x in of_number]
+    if symbol and of_number:
+        is_known, named = bool(named), [x for x in named if x in of_number]
         if not named:
-            raise ValueError(f"its space group is {name} and number {number}, which differ")
+            why = "which differ" if is_known else "and no setting has this symbol"
+            raise ValueError(f"its space group is {name} and number {number}, {why}")
     if choice in ("1", "2") and any(x.choice == "H" for x in named or of_number):
         choice = {"1": "H", "2": "R"}[choice]  # ASE's meaning
     return named or of_number, choice.upper() if choice in ("h", "r") else choice, name

@@ -63,6 +63,13 @@ ARRAYS = {
 }
 """Arrays that have a meaning in ASE: the word of the table, and the name in messages."""
 
+MOST_ATOMS = {"mol": 999, "sdf": 999}
+
+WIDE = (-9999, 99999)
+
+PLACES = {"proteindatabank": (-999, 9999), "gromacs": WIDE, "mol": WIDE, "sdf": WIDE}
+"""The least and the largest coordinates (Å) in columns of a fixed width."""
+
 RESULTS = {"energy": "energy", "energies": "energies of atoms", "forces": "forces"}
 
 GEOMETRY: dict[str, tuple[str, Callable[[Atoms], Any]]] = {
@@ -94,6 +101,11 @@ def refusal(form: str, structures: Sequence[Atoms], sources: Sequence[str]) -> s
         return f"{title} holds one structure, not {len(structures)}: try .extxyz"
     for atoms, source in zip(structures, sources, strict=True):
         rank, has_cells = atoms.cell.rank, "cell" in holds
+        if len(atoms) > (n := MOST_ATOMS.get(form, len(atoms))):
+            return f"{source}: {title} holds {n} atoms, not {len(atoms)}: try .extxyz"
+        least, most = PLACES.get(form, (-np.inf, np.inf))
+        if (atoms.positions < least).any() or (atoms.positions > most).any():
+            return f"{source}: {title} holds coordinates from {least} to {most} Å: try .extxyz"
         if several and "others" not in holds and not np.array_equal(atoms.numbers, first.numbers):
             return f"{source}: {title} holds the same atoms in all structures: try .extxyz"
         is_open = rank in (1, 2) or ("closed" in holds and rank == 0)

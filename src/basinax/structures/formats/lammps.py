@@ -30,6 +30,9 @@ def structures_of_data(text: str, read: Read, say: Say) -> list[Atoms]:
         raise ValueError(f"its units are {units[1]}: expected metal or real")
     masses = _rows(text, "Masses")
     labels = [label for _, label, _ in _rows(text, "Atom Type Labels")]
+    first = re.search(r"^[ \t]*Atoms\b.*\n\s*(.*)", text, re.MULTILINE)
+    if first and {*first[1].split()} & {*labels}:
+        raise ValueError("its atoms have labels in place of types, which ASE does not read")
     if not (masses or (labels and all(label in atomic_numbers for label in labels))):
         raise ValueError(
             "it does not say which elements its types of atoms are: add a section Masses"

@@ -33,7 +33,7 @@ REFUSED = {
         "atoms that only symmetry adds": r"^\s*\$data.*\n.*\n\s*(?!c1\b)\w+",
     },
     "gaussian-in": {
-        "lengths in bohr": r"^\s*#.*\bunits\s*=\s*\(?\s*(au|bohr)",
+        "lengths in bohr": r"^[ \t]*#(?:.*\S.*\n)*?.*\bunits\s*=?\s*(\([^)]*|[\w,]*)\b(au|bohr)\b",
         "several jobs": r"^--link1--(?![\s\S]*geom)",
     },
     "lammps-dump-binary": {"numbers of types in place of elements": r"\A"},
@@ -43,6 +43,7 @@ REFUSED = {
     },
     "mol": {"a table of version V3000": r"\A.*\n.*\n.*\n.*V3000"},
     "nwchem-in": {
+        "a line that the next one continues": r"^\s*geometry\b.*\\\s*$",
         "a matrix of internal coordinates": r"^\s*zmatrix\b",
         "atoms that only symmetry adds": r"^\s*symmetry\s+(?!c1\b|group\s+c1\b)\w+",
     },
@@ -54,7 +55,7 @@ REFUSED = {
     "turbomole": {
         "a cell": r"^\$(periodic|cell|lattice)\b",
         "a list of atoms without an end": r"^\$coord\b(?![\s\S]*^\$)",
-        "other lengths than bohr": r"^\$coord\s+(angs|frac)",
+        "other lengths than bohr": r"^\$coord\b.*\b(angs|frac)",
     },
     "xsd": {"atoms that only symmetry adds": r'NumImageMappings="(?!0")'},
 }
@@ -79,13 +80,18 @@ UNREAD = {
     },
     "cp2k-restart": {"constraints": r"^\s*&constraint\b"},
     "dftb": {"fixed atoms": r"^[^#\n]*\bMovedAtoms\s*=\s*(?!1:-1)"},
-    "nwchem-in": {"constraints": r"^\s*constraints\b"},
+    "nwchem-in": {
+        "active atoms": r"^\s*set\s+\"?geometry:actlist",
+        "constraints": r"^\s*constraints\b",
+        "open shells": r"^\s*(nopen\s+[1-9]"
+        r"|(doublet|triplet|quartet|quintet|sextet|septet|octet)\b)",
+    },
     "onetep-in": {"constraints": r"^\s*%block\s+species_constraints"},
     "xsd": {"fixed atoms": r"RestrictedProperties="},
 }
 """The text of entries that ASE ignores but a relaxation needs."""
 
-NUMBER = r"([-+]?\d*\.?\d+)"
+NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[de][-+]?\d+)?)"
 
 OF_DFT = r"&DFT\b(?:(?!&END DFT)[\s\S])*?^\s*"
 
@@ -129,7 +135,8 @@ def structures_of(name: str, path: Path, text: str, read: Read, say: Say) -> lis
         pattern and re.search(pattern, text, FLAGS) for pattern in TOTALS.get(name, (None, None))
     )
     for atoms in images:
-        _add_totals(atoms, charge and float(charge[1]), spin and int(spin[1]))
+        total = charge and float(charge[1].lower().replace("d", "e"))
+        _add_totals(atoms, total, spin and int(spin[1]))
     if images and (total := images[0].info.get("charge")):
         say(f"its total charge of {total:g} e is kept in info['charge']")
     return images
@@ -213,17 +220,24 @@ def _gaussian(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
     return images
 
 
+GRO_ROW = re.compile(r".{20}(?:.{4}\..{3}){3}")
+
+
 def _gromacs(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
     lines = text.rstrip().splitlines()
-    rows, said = lines[2:-1], "".join(lines[1:2]).strip()
+    said = "".join(lines[1:2]).strip()
+    if said == str(len(lines) - 2) and GRO_ROW.match(lines[-1]):  # as ASE writes it without a cell
+        lines.append("0 0 0")
+    rows = lines[2:-1]
     if said != str(len(rows)):
         raise ValueError(f"its second line says {said!r}, and it has lines of {len(rows)} atoms")
-    if not all(re.match(r".{20}(?:.{4}\..{3}){3}", row) for row in rows):
+    if not all(map(GRO_ROW.match, rows)):
         raise ValueError("its columns are wider than eight characters, which ASE does not read")
     images = read("\n".join(lines) + "\n")  # ASE takes the last line for the cell
     for atoms in images:
         pairs = zip(atoms.arrays["atomtypes"], atoms.arrays["residuenames"], strict=True)
         atoms.symbols = _elements([(str(name), str(residue)) for name, residue in pairs])
+        atoms.pbc = atoms.cell.array.any(axis=1)  # a box of 0 is none
     return images
 
 

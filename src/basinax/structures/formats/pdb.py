@@ -31,7 +31,6 @@ def structures_of_pdb(text: str, read: Read, say: Say) -> list[Atoms]:
         ValueError: an atom has several places, or no element that is clear, or symmetry adds atoms.
     """
     lines = text.splitlines()
-    frame = [line for line in lines if line.startswith("ORIGX")]
     models = list(_models(lines))
     named = [line for _, atoms in models for line in atoms if not _element_in(line)]
     is_aligned = not any(re.match(r"[A-Z]\d* ", line[12:16]) for line in named)
@@ -44,7 +43,7 @@ def structures_of_pdb(text: str, read: Read, say: Say) -> list[Atoms]:
     for cell, atoms in models:
         _check_places(atoms)
         whole = [_with_element(line, is_aligned=is_aligned) for line in atoms]
-        (image,) = read("\n".join([*frame, *([cell] if cell else []), *whole, "END", ""]))
+        (image,) = read("\n".join([*([cell] if cell else []), *whole, "END", ""]))
         charges = [_charge_in(line) for line in atoms]
         if any(charges):
             image.set_initial_charges(charges)
@@ -79,14 +78,18 @@ def _is_crystal(line: str) -> bool:
 
 
 def _check_places(atoms: list[str]) -> None:
-    places: dict[tuple[str, str], str] = {}
+    of_atoms: dict[tuple[str, str], str] = {}
+    of_residues: dict[str, str] = {}
     for line in atoms:
-        mark = places.setdefault((line[12:16], line[17:27]), line[16:17])
-        if mark != line[16:17]:
+        here = line[16:17]
+        mark = of_atoms.setdefault((line[12:16], line[17:27]), here)
+        if here.strip() and mark == here:  # residues of two kinds may share a place, too
+            mark = of_residues.setdefault(line[21:27], here)
+        if mark != here:
             raise ValueError(
                 f"atom {line[12:16].strip()} of residue {line[17:20].strip()}"
                 f" {line[22:27].strip()} stands at alternate places {mark.strip() or 'blank'} and"
-                f" {line[16:17].strip() or 'blank'}: keep one"
+                f" {here.strip() or 'blank'}: keep one"
             )
 
 
