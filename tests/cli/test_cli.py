@@ -632,7 +632,8 @@ def test_what_there_is_is_listed_with_its_defaults(kind, line):
 
 
 def test_every_listed_optimizer_and_cell_is_understood():
-    for name in (line.split()[0] for line in run("list", "optimizers").stdout.splitlines()):
+    names = [line.split()[0] for line in run("list", "optimizers").stdout.splitlines()]
+    for name in (x for x in names if not x.startswith("test-")):  # which other tests register
         assert optimizer_from(type(optimizer_from(name)).__name__) == optimizer_from(name)
     for name in (line.split()[0] for line in run("list", "cells").stdout.splitlines()):
         assert cell_from(type(cell_from(name)).__name__) == cell_from(name)

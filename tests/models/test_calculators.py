@@ -252,6 +252,7 @@ def test_the_best_point_has_all_results():
         ("shape", Status.EVALUATION_FAILED, "forces of shape (3,), not (2, 3)"),
         ("nothing", Status.EVALUATION_FAILED, "returned no forces"),
         ("text", Status.EVALUATION_FAILED, "energy that is no array"),
+        ("complex", Status.EVALUATION_FAILED, "returned complex forces"),
         ("nan", Status.NOT_FINITE, ""),
     ],
 )

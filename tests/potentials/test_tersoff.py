@@ -198,6 +198,7 @@ def test_symbols_choose_published_parameters(text):
 def test_text_chooses_elements_of_a_file(carbide):
     assert potential_from(f"tersoff:{carbide}").species == (6, 14)
     assert potential_from(f"tersoff:{carbide},elements=Si").species == (14,)
+    assert Tersoff.read(carbide, elements="Si").species == (14,)
 
 
 @pytest.mark.parametrize(

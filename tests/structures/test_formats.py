@@ -304,7 +304,7 @@ ARRAYS_LEFT_OUT = {
     },
     **{"tensor": np.ones((4, 3, 3)), "empty": np.ones((4, 0)), "forces": np.ones((4, 3))},
     **{"blank": np.array(["a b", "c", "d", "e"]), "nothing": np.array(["", "c", "d", "e"])},
-    **{"huge": np.arange(4) * 10**15},
+    **{"huge": np.arange(4) * 10**15, "spaced": np.array(["\xa0a", "b", "c", "d"])},
 }
 
 

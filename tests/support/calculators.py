@@ -135,6 +135,8 @@ class Faulty(Springs):
                 del self.results["forces"]
             case "nan":
                 self.results["forces"] = self.results["forces"] * np.nan
+            case "complex":
+                self.results["forces"] = self.results["forces"] * 1j
             case "text":
                 self.results["energy"] = "low"
 

@@ -38,7 +38,8 @@ class Command(TyperCommand):
             name = getattr(error.param, "name", None)
             source = name and ctx.get_parameter_source(name)
             if source and source.name == "DEFAULT_MAP":
-                error.message = f"{ctx.params['config']}: {error.message}"
+                reason = error.message or f"{name} is empty"
+                error.message = f"{ctx.params['config']}: {reason}"
             raise
 
 

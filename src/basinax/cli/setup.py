@@ -206,7 +206,7 @@ def _value_of(option: str, value: Any, atoms: Atoms, source: str) -> Any:
     try:
         return _READERS[option](str(found))
     except (ValueError, typer.BadParameter):
-        raise ValueError(f"{name}: {source} has {found}, which is not usable") from None
+        raise ValueError(f"{name}: {source} has {str(found)!r}, which is not usable") from None
 
 
 def _fixed_or_moving(text: str | None) -> Any:

@@ -259,6 +259,8 @@ def checked_results(results: dict[str, Any], n_atoms: int, names: list[str]) -> 
     for name in [*names, *(["free_energy"] if "free_energy" in results else [])]:
         if results.get(name) is None:
             raise EvaluationError(f"the calculator returned no {name}")
+        if np.iscomplexobj(results[name]):
+            raise EvaluationError(f"the calculator returned complex {name}")
         try:
             value = np.array(results[name], np.float64)
         except (TypeError, ValueError):

@@ -28,15 +28,15 @@ def read_triplets(
     """The entries of a file: three symbols and the fields of `entry`, on one or several lines.
 
     Args:
-        elements: the ones to have; all if None. Entries with others are left out, whatever they
-            have in the places of numbers and call their atoms.
+        elements: the ones to have, or one symbol; all if None. Entries with others are left out,
+            whatever they have in the places of numbers and call their atoms.
 
     Raises:
         ValueError: the file breaks the format, or its units are not metal; names the file and the
             line.
         OSError: there is no such file.
     """
-    path = Path(path)
+    path, elements = Path(path), [elements] if isinstance(elements, str) else elements
     words = [
         (number, word)
         for number, line in enumerate(lines_of(path), 1)

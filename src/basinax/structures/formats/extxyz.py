@@ -94,7 +94,7 @@ def is_column(name: Any, array: np.ndarray) -> bool:
     if not is_name or name in COLUMNS or array.ndim > 2 or {0, 1} & {*array.shape[1:]}:
         return False
     if array.dtype.kind in "UO":  # ASE reads text as objects
-        return all(isinstance(x, str) and len(x.split()) == 1 for x in array.ravel().tolist())
+        return all(isinstance(x, str) and x.split() == [x] for x in array.ravel().tolist())
     is_small = array.dtype.kind == "i" and bool((np.abs(array) <= LARGEST).all())
     return is_small or array.dtype.kind in "fb"
 
