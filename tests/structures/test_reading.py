@@ -347,6 +347,16 @@ def test_lengths_in_bohr_are_converted(tmp_path):
     assert atoms.get_distance(0, 1) == pytest.approx(0.979, abs=1e-3)
 
 
+@pytest.mark.parametrize(("old", "new"), [("C m c a", "C m c e"), ("B m a b", "B m e b")])
+def test_symbols_with_the_glides_of_before_1992_are_those_with_e(old, new):
+    group = f"{NAME} '{{}}'\n_symmetry_Int_Tables_number 64"
+    (a,), (b,) = (
+        crystals(cif("5 6 7 90 90 90", group.format(name), "C C 0.11 0.23 0.37"), str)
+        for name in (old, new)
+    )
+    assert len(a) == 16 and np.array_equal(a.positions, b.positions)
+
+
 @pytest.mark.parametrize("hall", [9, 82, 91, 212, 231, 279, 283, 294, 434, 458, 461, 525, 526])
 @pytest.mark.parametrize("kind", ["name", "Hall", "number"])
 def test_every_setting_of_a_space_group_has_its_own_operations(hall, kind):

@@ -110,9 +110,8 @@ class Results:
         """
 
         def add(database: Any) -> None:
-            with np.errstate(
-                invalid="ignore"
-            ):  # cells may be unusable, and ASE takes their volumes
+            # ASE takes the volumes of cells, which may be unusable.
+            with np.errstate(invalid="ignore"):
                 for each in entries:
                     database.write(row_of(*each))
 

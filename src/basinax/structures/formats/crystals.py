@@ -46,7 +46,6 @@ UNREAD = {
 SYSTEMS = ("_space_group_crystal_system", "_symmetry_cell_setting")
 """Names of entries, in lower case."""
 
-RENAMED = {"abm2": "aem2", "aba2": "aea2", "cmca": "cmce", "cmma": "cmme", "ccca": "ccce"}
 LETTERS = {"s": "1", "z": "2"}
 """Names of the origins in some databases."""
 
@@ -236,6 +235,8 @@ def _settings() -> list[Setting]:
             names.add(_plain(full.replace(" 1 ", " ").removesuffix(" 1")))
         else:
             names.add(_plain(kind.international_short))
+            # Before 1992 one of both glides stood in place of e.
+            names |= {name.replace("e", glide) for name in names for glide in "abc"}
         found.append(
             Setting(hall, kind.number, frozenset(names), kind.choice, _plain(kind.hall_symbol))
         )
@@ -247,8 +248,7 @@ def _split(symbol: str) -> tuple[str, str]:
     parts = re.fullmatch(r"(.*?)(?:\s*:\s*([\w-]+)|\s+([SZHR]))?", symbol.strip())
     assert parts is not None
     choice = (parts[2] or parts[3] or "").lower()
-    plain = _plain(parts[1])
-    return RENAMED.get(plain, plain), LETTERS.get(choice, choice)
+    return _plain(parts[1]), LETTERS.get(choice, choice)
 
 
 def _plain(symbol: str) -> str:
