@@ -269,6 +269,22 @@ def test_derivatives_and_checks_of_jax_go_their_usual_way(seen):
     assert np.isnan(run(fixed, arrays, np.array([np.nan]))["x"])
 
 
+def test_a_model_may_close_over_numbers_of_vmap():
+    index = basinax.SystemIndex.from_sizes([2, 3])
+
+    def end(shift):
+        def model(x):
+            away = x - jnp.asarray(shift, x.dtype)
+            return basinax.segment.dot(away, away, index) / 2, away
+
+        how = {"index_prefix": index, "fmax": 1e-9}
+        return basinax.relax(model, jnp.ones((5, 1)), FIRE(), **how).params
+
+    for shifts in (jnp.arange(3.0), jnp.arange(3)):
+        expected = np.broadcast_to(np.arange(3.0)[:, None, None], (3, 5, 1))
+        np.testing.assert_allclose(jax.vmap(end)(shifts), expected, atol=1e-8)
+
+
 def cut(path):
     os.truncate(path, path.stat().st_size // 2)
 

@@ -73,6 +73,7 @@ COORD = "$coord{}\n0 0 0 o\n0 0 1.85 h\n{}$end\n"
 POSCAR = "{}\n1\n4 0 0\n0 4 0\n0 0 4\n{}1 1\n{}Direct\n0 0 0 .FALSE. f F\n.5 .5 0 T T T\n"
 GRO = "t\n{:5d}\n{}   3.0   3.0   3.0\n"
 CUBE = "a\nb\n1 0 0 0\n{0} 3 0 0\n2 0 3 0\n2 0 0 3\n8 8 0 0 0\n" + "0 " * 8 + "\n"
+RES = "TITL\nCELL 1 5 5 5 90 90 90\nLATT -1\nSFAC C\nUNIT 1\n"
 CP2K = """&MOTION
   &CONSTRAINT
     &FIXED_ATOMS
@@ -103,6 +104,9 @@ ESPRESSO = (
     "&system\nibrav = 0, nat = 1, ntyp = 1\n{}\n/\nATOMIC_SPECIES\nH 1 h.upf\n"
     "CELL_PARAMETERS angstrom\n3 0 0\n0 3 0\n0 0 3\nATOMIC_POSITIONS angstrom\nH 0 0 0\n"
 )
+ABINIT = "natom 1 charge 1\n{}\nrprim 1 0 0 0 1 0 0 0 1\nntypat 1 typat 1 znucl 14\nxred 0 0 0\n"
+DFTB = 'Geometry = {{\n  TypeNames = {{ "H" }}\n  TypesAndCoordinates{} {{\n    1 0 0 0\n  }}\n}}\n'
+VECTORS = "".join(f"lattice_vector {x}\n" for x in ("4 0 0", "0 4 0", "0 0 4"))
 XYZ = "2\n{}\n{} 0 0 0\nH 0 0 0.98\n"
 
 
@@ -151,6 +155,26 @@ READ = {
         ),
         "SiOH",
         {},
+    ),
+    "own.cjson": (
+        '{"atoms": {"elements": {"number": [14]}, "coords": {"3d": [0, 0, 1]}}, "unitCell": {'
+        '"a": 2, "b": 2, "c": 2, "alpha": 90, "beta": 90, "gamma": 90, "cellVectors": '
+        "[0, 2, 0, 2, 0, 0, 0, 0, 2]}}",
+        "Si",
+        {"turned": 2.0},
+    ),
+    "comment.abi": (ABINIT.format("! acell 5 5 5\nacell 10 10 10"), "Si", {"charge": 1}),
+    "kinds.restart": (
+        CP2K.replace("O 0.0 0.0 0.0", "CA 0.0 0.0 0.0").replace(
+            "    &COORD", "    &KIND CA\n      ELEMENT C\n    &END KIND\n    &COORD"
+        ),
+        "CO",
+        {},
+    ),
+    "angles.cif": (
+        cif(IRON, f"{NAME} 'I m -3 m'", SITE).replace("_cell_angle_beta 90\n", ""),
+        "Fe2",
+        {"pbc": 3},
     ),
     "names.gro": (gro("NA|NA", "CL|CL", "OW|SOL", "CA|ALA", "1HB|ALA", "Cu|X"), "NaClOCHCu", {}),
     "blank.gro": (gro("NA|NA") + "\n \n", "Na", {"pbc": 3}),
@@ -201,6 +225,7 @@ def facts(structures: list[Atoms]) -> dict[str, Any]:
         "spin": first.info.get("spin"),
         "fixed": sum(len(c.index) for c in first.constraints),
         "place": float(first.positions[-1, 0]),
+        "turned": float(first.cell.array[0, 1]),
     }
 
 
@@ -239,6 +264,36 @@ REFUSED = {
         .replace(" CA  SER", " CA ASER")
         .replace(" CA  THR A   2", " CA BTHR A   1"),
         "alternate places A and B",
+    ),
+    "copies.pdb": (
+        "MTRIX1   2 -1.000000  0.000000  0.000000        0.00000\n" + pdb(" AR |AR|AR"),
+        "atoms that only its MTRIX records add",
+    ),
+    "dummies.cif": (
+        cif(IRON, "", "O O 0 0 0 dum").replace("_z\n", "_z\n_atom_site_calc_flag\n"),
+        "some of its sites are dummies",
+    ),
+    "half.res": (RES + "C 1 0 0 0 10.5\n", "their occupancies are not 1"),
+    "short.res": (RES + "C 1 0 0 0 1\nC 1 5.0E-06 +0.3 0 1\n", "ASE reads 1 of its 2 atoms"),
+    "geometry.in": (
+        VECTORS + "constrain_relaxation .true.\natom 0 0 0 Si\n",
+        "constraints of lattice vectors",
+    ),
+    "dftb_in.hsd": (DFTB.format(" ="), "other lengths than Å"),
+    "small.dftb_in.hsd": (DFTB.format(" [Angstrom] =").replace("TypeN", "typeN"), "small letters"),
+    "angstrom.abi": (
+        ABINIT.format("acell 10 10 10").replace("xred 0 0 0", "xcart 0 0 1.3 angstrom"),
+        "lengths in Å behind xcart",
+    ),
+    "pair.cell": (
+        "%block lattice_cart\n4 0 0\n0 4 0\n0 0 4\n%endblock lattice_cart\n%block positions_frac\n"
+        "Si 0 0 0\nSi .5 .5 .5\n%endblock positions_frac\n%block ionic_constraints\n"
+        "1 Si 1 0 0 1\n1 Si 2 0 0 -1\n%endblock ionic_constraints\n",
+        "constraints that couple atoms",
+    ),
+    "units.pwi": (
+        ESPRESSO.format("A = 5.4").replace("CELL_PARAMETERS angstrom", "CELL_PARAMETERS"),
+        "a cell in units of A",
     ),
     "virtual.gro": (gro("MW|SOL"), "the element of atom MW of residue SOL"),
     "cut.gro": (gro("OW|SOL", "CA|ALA")[:-30], "says '2', and it has lines of 1 atoms"),

@@ -23,8 +23,8 @@ Solve = Callable[[Callable[[Tree], Tree], Tree], Tree]
 """A solver of H v = b, from the function v → H v and b."""
 
 
-def shapes_of(value_and_gradient: Model, params: Tree) -> tuple[Any, bool]:
-    """The shapes that a model returns, and whether it closes over numbers to differentiate by."""
+def shapes_of(value_and_gradient: Model, params: Tree) -> tuple[Any, list[Tracer]]:
+    """The shapes that a model returns, and the traced numbers that it closes over."""
     # Wrap the model in a function, since the model may be an object without a hash.
     trace = jax.make_jaxpr(lambda params: value_and_gradient(params), return_shape=True)
     try:
@@ -32,7 +32,7 @@ def shapes_of(value_and_gradient: Model, params: Tree) -> tuple[Any, bool]:
     except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
         error.add_note(IS_TRACED)
         raise
-    return said, any(isinstance(number, Tracer) for number in jaxpr.consts)
+    return said, [number for number in jaxpr.consts if isinstance(number, Tracer)]
 
 
 IS_TRACED = (

@@ -149,14 +149,14 @@ def relax(
     # The minimum does not depend on where the search for it begins, or on how it is found.
     search = params, optimizer, criterion_of(fmax, convergence), max_steps
     params, optimizer, criterion, max_steps = _held(search)
-    said, is_traced = shapes_of(value_and_gradient, params)
+    said, traced = shapes_of(value_and_gradient, params)
     extras = _check_evaluation(said, params, index_prefix, has_extras)
     model, numbers = value_and_gradient, []
-    if is_traced:
+    if traced:
         model, numbers = with_arguments(value_and_gradient, params)
-        still = jax.lax.stop_gradient(numbers)
+        still = jax.lax.stop_gradient((tuple(numbers), tuple(traced)))
         # A tree, whose arrays are no part of the key of a program.
-        value_and_gradient = jax.tree_util.Partial(_with_numbers, model, tuple(still))
+        value_and_gradient = jax.tree_util.Partial(_with_numbers, model, *still)
     run = start(
         optimizer, params, index_prefix, keep_best=keep_best, extras=extras, needs=criterion.needs
     )
@@ -190,7 +190,11 @@ def _held(tree: T) -> T:
     return jax.tree.map(lambda x: hold(x) if isinstance(x, Tracer) else x, tree)
 
 
-def _with_numbers(model: Model, numbers: tuple[Any, ...], params: Tree) -> tuple[Any, ...]:
+def _with_numbers(
+    model: Model, numbers: tuple[Any, ...], traced: tuple[Any, ...], params: Tree
+) -> tuple[Any, ...]:
+    """Args: traced: of which those of `vmap` stay in the model; `Programs` leaves them to JAX."""
+    del traced
     return model(params, *numbers)
 
 

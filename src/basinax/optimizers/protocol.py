@@ -277,7 +277,7 @@ def reset(
         params: the parameters, with the new start of the masked systems.
         mask: the systems to reset, shape `[n_systems]` (`[1]` in global mode).
     """
-    return where_systems(mask, transform.init(params, state.index_prefix), state)
+    return where_systems(jnp.asarray(mask), transform.init(params, state.index_prefix), state)
 
 
 def select_systems(mask: Bool[Array, "systems"], on_true: Any, on_false: Any) -> Any:

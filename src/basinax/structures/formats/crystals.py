@@ -29,6 +29,7 @@ SYMBOLS = (
     "_symmetry_space_group_name_h-m",
     "_space_group.name_h-m_alt",
     "_space_group.name_h-m_full",
+    "_space_group_name_h-m_full",
 )
 HALL = ("_space_group_name_hall", "_space_group.name_hall", "_symmetry_space_group_name_hall")
 CHOICES = (
@@ -36,6 +37,9 @@ CHOICES = (
     "_space_group.it_coordinate_system_code",
     "_symmetry_space_group_setting",
 )
+ANGLES = ("_cell_angle_alpha", "_cell_angle_beta", "_cell_angle_gamma")
+"""Angles of a cell, whose default is 90 degrees."""
+
 UNREAD = {
     "_space_group_symop_magn": "magnetic",
     "_space_group_symop_ssg": "modulated",
@@ -92,6 +96,8 @@ def crystals(text: str, say: Say) -> Iterator[Atoms]:
 
 def _meant(block: CIFBlock, say: Say) -> CIFBlock:
     """The block with entries that ASE reads as they are meant."""
+    if "_cell_length_a" in block:  # ASE has no cell without all angles
+        block = CIFBlock(block.name, dict.fromkeys(ANGLES, 90.0) | dict(block))
     tags = dict(block) | _elements(block)
     _check_order(block)
     _check_whole(block)
@@ -112,6 +118,8 @@ def _check_whole(block: CIFBlock) -> None:
     for name in block:
         if what := next((what for start, what in UNREAD.items() if name.startswith(start)), None):
             raise ValueError(f"its symmetry is that of a {what} structure, which ASE does not read")
+    if "dum" in map(str, _listed(block.get("_atom_site_calc_flag", []))):
+        raise ValueError("some of its sites are dummies, which ASE takes for atoms")
     attached = [str(x) for x in _listed(block.get("_atom_site_attached_hydrogens", []))]
     if {*attached} - {".", "?", "0"}:
         raise ValueError(

@@ -5,6 +5,7 @@ that are refused, and for total charges and spins.
 """
 
 import io
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -24,10 +25,39 @@ Say = Callable[[str], None]
 FLAGS = re.MULTILINE | re.IGNORECASE
 
 REFUSED = {
-    "castep-cell": {"sites that elements share": r"^.*\bmixture\s*[:=]"},
+    "abinit-in": {
+        "lengths in Å behind xcart": r"\bxcart\b[-+\s\d.edED]*angstr",
+        "scaled axes": r"\bscalecart\b",
+    },
+    "aims": {
+        "constraints of lattice vectors": r"^\s*lattice_vector\b.*\n"
+        r"(?:(?!\s*(?:atom|lattice_vector)).*\n)*?\s*constrain_relaxation",
+    },
+    "castep-cell": {
+        "constraints that couple atoms": r"%block\s+ionic_constraints\s*\n(?:(?!%end).*\n)*?"
+        r"\s*(\d+)\s+(\w+\s+\d+)\b.*\n(?:(?!%end).*\n)*?\s*\1\s+(?!\2\b)\w+\s+\d",
+        "lengths in a0": r"%block\s+(lattice|positions)\w+\s*\n\s*a0\b",
+        "sites that elements share": r"^.*\bmixture\s*[:=]",
+    },
+    "cfg": {"another length than 1 Å": r"^\s*A\s*=\s*(?!1(\.0*)?\b)[\d.]+"},
     "cp2k-restart": {"a section without an end": r"\A(?![\s\S]*&SUBSYS[\s\S]*&END SUBSYS)"},
     "cube": {"lengths in Å": r"\A.*\n.*\n.*\n\s*-\d"},
-    "dmol-car": {"a cell of two dimensions": r"^PBC=2D"},
+    "dftb": {
+        "a geometry in another file": r"format\s*\{\s*<<",
+        "a geometry in another format": r"\bgeometry\s*=\s*(?!gen)\w+format",
+        "names that are spelt in small letters": r"^\s*"
+        r"(?!(?-i:Periodic\s*=\s*Yes|TypesAndCoordinates|LatticeVectors|TypeNames))"
+        r"(periodic\s*=\s*yes|typesandcoordinates|latticevectors|typenames)\b",
+        "other lengths than Å": r"\b(TypesAndCoordinates|LatticeVectors)\b"
+        r"\s*(?!\[\s*(angstrom|aa|å)\s*\])[\[={]",
+    },
+    "dmol-car": {
+        "a cell of two dimensions": r"^PBC=2D",
+        "atoms that only symmetry adds": r"^PBC\s.*\(\s*(?!P\s*1\s*\))[^)]+\)",
+    },
+    "espresso-in": {
+        "a cell in units of A": r"\A(?=[\s\S]*^[^!\n]*\ba\s*=)[\s\S]*^\s*cell_parameters\s*$",
+    },
     "gamess-us-in": {
         "lengths in bohr": r"\bunits\s*=\s*bohr",
         "atoms that only symmetry adds": r"^\s*\$data.*\n.*\n\s*(?!c1\b)\w+",
@@ -76,7 +106,7 @@ UNREAD = {
     "abinit-in": {"fixed atoms": r"^\s*(natfix|iatfix)"},
     "castep-cell": {
         "external pressure": r"^\s*%block\s+external_pressure",
-        "fixed atoms": r"^\s*fix_all_ions\s*[:=]?\s*true",
+        "fixed atoms": r"^\s*fix_all_ions\s*[:=]?\s*\.?t",
     },
     "cp2k-restart": {"constraints": r"^\s*&constraint\b"},
     "dftb": {"fixed atoms": r"^[^#\n]*\bMovedAtoms\s*=\s*(?!1:-1)"},
@@ -96,7 +126,7 @@ NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[de][-+]?\d+)?)"
 OF_DFT = r"&DFT\b(?:(?!&END DFT)[\s\S])*?^\s*"
 
 TOTALS = {
-    "abinit-in": (rf"^\s*(?:cell)?charge\s+{NUMBER}", None),
+    "abinit-in": (rf"^(?:[^#!\n]*\s)?(?:cell)?charge\s+{NUMBER}", None),
     "cjson": (rf'"totalCharge"\s*:\s*{NUMBER}', r'"totalSpinMultiplicity"\s*:\s*(\d+)'),
     "cp2k-restart": (rf"{OF_DFT}CHARGE\s+{NUMBER}", rf"{OF_DFT}MULTIPLICITY\s+(\d+)"),
     "dftb": (rf"^\s*Charge\s*=\s*{NUMBER}", None),
@@ -158,6 +188,33 @@ def _add_totals(atoms: Atoms, charge: float | None, spin: int | None) -> None:
 # --- one function for each format
 
 
+def _abinit(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
+    return read(re.sub(r"!.*", "", text))  # which ASE takes for no comment
+
+
+def _cjson(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
+    """The structure in its own vectors, where ASE makes others from lengths and angles."""
+    images = read(text)
+    for atoms in images:
+        if vectors := re.search(r'"cellVectors"\s*:\s*\[([^]]*)\]', text):
+            is_scaled = re.search(r'"3d"\s*:', text, FLAGS) is None
+            atoms.set_cell(np.array(json.loads(f"[{vectors[1]}]"), float).reshape(3, 3), is_scaled)
+    return images
+
+
+def _res(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
+    images = read(text)
+    symbols = re.search(r"^SFAC(.*)", text, FLAGS)
+    names = "|".join(re.findall(r"\b[A-Za-z]{1,2}\b", symbols[1] if symbols else ""))
+    rows = re.findall(rf"^(?:{names})\d*[a-z]?\s+\d+\s+(\S+\s+\S+\s+\S+.*)$", text, FLAGS)
+    for atoms in images:
+        if len(rows) > len(atoms):
+            raise ValueError(f"ASE reads {len(atoms)} of its {len(rows)} atoms")
+        if any(float(x) not in (1.0, 11.0) for row in rows for x in row.split()[3:4]):
+            raise ValueError("some of its sites are not whole atoms: their occupancies are not 1")
+    return images
+
+
 def _cif(text: str, _: Path, __: Read, say: Say) -> list[Atoms]:
     from basinax.structures.formats.crystals import crystals  # spglib takes time to import
 
@@ -182,8 +239,19 @@ def _config_of_dl_poly(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
 
 
 def _restart_of_cp2k(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
-    """The structure, periodic as its cell says."""
+    """The structure, with the elements of its kinds, periodic as its cell says."""
     images = read(text)
+    block = re.search(r"&COORD\b.*\n((?:(?!\s*&END).*\n)*)", text, FLAGS)
+    rows = [row.upper().split() for row in (block[1].splitlines() if block else [])]
+    names = [row[0] for row in rows if row]
+    kind = r"&KIND\s+(\S+)\s*\n(?:(?!\s*&END).*\n)*?\s*ELEMENT\s+(\w+)"
+    elements = {
+        name.upper(): element.capitalize() for name, element in re.findall(kind, text, FLAGS)
+    }
+    for atoms in images:
+        if len(names) == len(atoms):
+            known = zip(names, atoms.symbols, strict=True)
+            atoms.symbols = [elements.get(name, symbol) for name, symbol in known]
     said = re.search(r"&CELL\b(?:(?!&END CELL)[\s\S])*?^\s*PERIODIC\s+(\w+)", text, FLAGS)
     for atoms in images:
         atoms.pbc = [axis in (said[1].upper() if said else "XYZ") for axis in "XYZ"]
@@ -343,7 +411,9 @@ def _vasp(text: str, path: Path, read: Read, say: Say) -> list[Atoms]:
 Mend = Callable[[str, Path, Read, Say], list[Atoms]]
 
 MENDS: dict[str, Mend] = {
+    "abinit-in": _abinit,
     "cif": _cif,
+    "cjson": _cjson,
     "cp2k-restart": _restart_of_cp2k,
     "cube": _cube,
     "dlp4": _config_of_dl_poly,
@@ -354,6 +424,7 @@ MENDS: dict[str, Mend] = {
     "lammps-dump-text": _dump,
     "mol": _mol,
     "nwchem-in": _nwchem,
+    "res": _res,
     "proteindatabank": lambda text, _, read, say: structures_of_pdb(text, read, say),
     "sdf": _mol,
     "vasp": _vasp,

@@ -14,6 +14,8 @@ Say = Callable[[str], None]
 Read = Callable[[str], list[Atoms]]
 """ASE's reader of a text."""
 
+IDENTITY = re.compile(r"MTRIX1.{4}\s+1\.0+\s+0\.0+\s+0\.0+\s+0\.0+")
+
 CHARGE = re.compile(r"(\d)([-+])|([-+])(\d)")
 
 
@@ -32,6 +34,9 @@ def structures_of_pdb(text: str, read: Read, say: Say) -> list[Atoms]:
     """
     lines = text.splitlines()
     models = list(_models(lines))
+    turns = [line for line in lines if line.startswith("MTRIX1") and line[59:60] != "1"]
+    if not all(map(IDENTITY.match, turns)):
+        raise ValueError("it has atoms that only its MTRIX records add: add them")
     named = [line for _, atoms in models for line in atoms if not _element_in(line)]
     is_aligned = not any(re.match(r"[A-Z]\d* ", line[12:16]) for line in named)
     if named:
