@@ -159,6 +159,7 @@ OPERATIONS = {
     "functions of several": lambda x, y: jnp.hypot(x, y) + jnp.logaddexp(x, y) + x ** (9 * y),
     "names": lambda x, y: exact(x, reason="for this test"),
     "a derivative": lambda x, y: jax.grad(lambda x: jnp.sum(jnp.tanh(x) ** 3 * jnp.arccos(y)))(x),
+    "a derivative of erf": lambda x, y: jax.grad(lambda x: jnp.sum(lax.erf(x) * y))(x),
     "reduce_sum": lambda x, y: x / jnp.sum(x),
     "dot_general": lambda x, y: x * (x @ y),
     "cumprod": lambda x, y: jnp.cumprod(x) + jnp.cumsum(y),
@@ -260,8 +261,8 @@ def primitives_of(jaxpr) -> set[str]:
     return found.union(*(primitives_of(jaxpr) for jaxprs in inner for jaxpr in jaxprs))
 
 
-NEWER = {"one_minus_square"}
-"""The derivative of tanh has it from JAX 0.12 on."""
+NEWER = {"one_minus_square", "polynomial"}
+"""Derivatives of tanh and erf have them from JAX 0.12 on."""
 
 
 def test_every_operation_that_is_allowed_is_tried():

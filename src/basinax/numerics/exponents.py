@@ -8,6 +8,7 @@ vectorises them; library powers have other bits in the tail of an array.
 import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -156,7 +157,7 @@ def _power_derivative(p, primals, tangents):
     return power(x, p), p * slope * dx
 
 
-def polynomial(x: Float[Array, "..."], coefficients: Sequence[float]) -> Float[Array, "..."]:
+def polynomial(x: Float[Array, "..."], coefficients: Sequence[Any]) -> Float[Array, "..."]:
     """The sum of coefficients times powers of x, from the power 0 on."""
     total = jnp.full_like(x, coefficients[-1])
     for coefficient in coefficients[-2::-1]:

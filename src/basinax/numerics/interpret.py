@@ -16,6 +16,7 @@ from jax.extend import core as jax_core
 from jaxtyping import Array, Float, Int, Shaped
 
 from basinax.numerics import elementary as _elementary
+from basinax.numerics.exponents import polynomial
 from basinax.numerics.rounding import rounded
 
 
@@ -170,6 +171,8 @@ ELEMENTARY: dict[str, Callable[..., Array]] = {
     "min": _elementary.minimum,
     "clamp": _elementary.clamp,
     "div": _elementary.quotient,
+    # An operation of JAX from 0.12 on, in the derivative of erf.
+    "polynomial": lambda x, *coefficients: polynomial(x, coefficients),
 }
 """Operations on real numbers that `elementary.py` replaces; on integers they are exact."""
 

@@ -161,9 +161,9 @@ _LONG = frozenset({
 _LIBRARY = frozenset({
     "approx_top_k", "cholesky", "cholesky_update", "conv_general_dilated", "eig", "eigh", "fft",
     "hessenberg", "householder_product", "lu", "qr", "ragged_dot_general", "schur", "svd",
-    "symmetric_product", "triangular_solve", "tridiagonal", "tridiagonal_solve",
+    "polynomial", "symmetric_product", "triangular_solve", "tridiagonal", "tridiagonal_solve",
 })
-_REPLACED = {"atan2", "clamp", "div", "max", "min", "one_minus_square", "pow"}
+_REPLACED = {"atan2", "clamp", "div", "max", "min", "one_minus_square", "polynomial", "pow"}
 _FUNCTIONS = (ELEMENTARY.keys() - _REPLACED) | {
     "bessel_i0e", "bessel_i1e", "digamma", "erf_inv", "igamma", "igamma_grad_a", "igammac",
     "lgamma", "polygamma", "random_gamma", "regularized_incomplete_beta", "zeta",

@@ -97,7 +97,8 @@ def crystals(text: str, say: Say) -> Iterator[Atoms]:
 def _meant(block: CIFBlock, say: Say) -> CIFBlock:
     """The block with entries that ASE reads as they are meant."""
     if "_cell_length_a" in block:  # ASE has no cell without all angles
-        block = CIFBlock(block.name, dict.fromkeys(ANGLES, 90.0) | dict(block))
+        given: Any = dict.fromkeys(ANGLES, 90.0) | dict(block)
+        block = CIFBlock(block.name, given)
     tags = dict(block) | _elements(block)
     _check_order(block)
     _check_whole(block)
