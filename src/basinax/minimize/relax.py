@@ -102,7 +102,8 @@ def relax(
     `jax.grad` and `jax.jvp` differentiate `params` and `energies` by numbers that
     `value_and_gradient` closes over, by the implicit function theorem. These derivatives hold for
     converged systems, need a gradient that JAX can differentiate, and ignore the start. They are
-    NaN for systems that stand at no minimum, such as at a saddle.
+    NaN for systems that stand at no minimum, such as at a saddle. Of a model by `each_alone` only
+    `jax.jvp` has them.
 
     Of several systems, a warning (`OrderWarning`) names each operation of `value_and_gradient`, and
     of transforms that basinax does not have, by which their bits may depend on the batch, with file
