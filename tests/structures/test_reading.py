@@ -107,6 +107,7 @@ ESPRESSO = (
 ABINIT = "natom 1 charge 1\n{}\nrprim 1 0 0 0 1 0 0 0 1\nntypat 1 typat 1 znucl 14\nxred 0 0 0\n"
 DFTB = 'Geometry = {{\n  TypeNames = {{ "H" }}\n  TypesAndCoordinates{} {{\n    1 0 0 0\n  }}\n}}\n'
 VECTORS = "".join(f"lattice_vector {x}\n" for x in ("4 0 0", "0 4 0", "0 0 4"))
+CON = "0\n0\n4 4 4\n90 90 90\n0 0\n0 0 0\n1\n1\n63.5\nCu\nof 1\n1 1 1 0 0\n"
 XYZ = "2\n{}\n{} 0 0 0\nH 0 0 0.98\n"
 
 
@@ -196,6 +197,7 @@ READ = {
     "table.mol": (MOL.format(OH.format(0) + CHARGE), "OH", {"charges": -1}),
     "column.sdf": (MOL.format(OH.format(5)) + "$$$$\n", "OH", {"charges": -1}),
     "radical.mol": (MOL.format(OH.format(0) + "M  RAD  1   1   2\n"), "OH", {"spin": 2}),
+    "heavy.mol": (MOL.format(OH.format(0).replace(" H ", " D ")), "OH", {}),
     "both.mol": (MOL.format(OH.format(3) + CHARGE), "OH", {"charges": -1}),
     "comma.gjf": (GAUSSIAN.format("", "0,2"), "OH", {"spin": 2}),
     "end.xyz": (XYZ.format("charge=-1 spin=1", "O"), "OH", {"charge": -1, "spin": 1}),
@@ -375,6 +377,7 @@ WARNED = {
     ),
     "anion.com": (GAUSSIAN.format("", "-1 1"), "total charge of -1 e"),
     "open.nwi": (NWCHEM.format("", "O", 0.98) + "scf\n triplet\nend\n", "read its open shells"),
+    "one.con": (CON, "does not read its periodicity"),
     "few.nwi": (NWCHEM.format("", "O", 0.98) + "set geometry:actlist 1\n", "read its active atoms"),
     "anion.nwi": (NWCHEM.format("units au", "O", 1.85), "total charge of -1 e"),
     "a.poscar": (POSCAR.format("Cu Au alloy", "", ""), "its elements Cu Au are taken from"),

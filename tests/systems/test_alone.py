@@ -151,3 +151,6 @@ def test_what_does_not_fit_is_named():
         each_alone(of_parts)(x, index, x, SystemIndex.from_sizes([1, 1]))
     with pytest.raises(TypeError, match="energy must be a function"):
         each_alone(3.0)
+    for energy in (lambda x, is_row: x[:, 0], lambda x, is_row: (x.sum(), x)):
+        with pytest.raises(TypeError, match="energy must return one number, got shape"):
+            each_alone(energy)(jnp.ones((3, 2)), SystemIndex.from_sizes([1, 2]))

@@ -55,11 +55,18 @@ def each_alone(energy: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     """
     require_function(energy, "energy")
 
+    def of_one(*arguments: Any) -> Any:
+        found = energy(*arguments)
+        if isinstance(found, tuple | list | dict) or jnp.shape(found) != ():
+            said = jax.tree.map(jnp.shape, found)
+            raise TypeError(f"energy must return one number, got shape {said}")
+        return found
+
     def evaluate(
         params: Tree, index_prefix: Prefix, data: Any = None, data_prefix: Prefix = None
     ) -> tuple[Float[Array, "systems"], Tree]:
         batch = Alone(params, index_prefix, data, data_prefix)
-        return batch.map(jax.value_and_grad(energy))
+        return batch.map(jax.value_and_grad(of_one))
 
     return evaluate
 

@@ -110,6 +110,7 @@ UNREAD = {
     },
     "cp2k-restart": {"constraints": r"^\s*&constraint\b"},
     "dftb": {"fixed atoms": r"^[^#\n]*\bMovedAtoms\s*=\s*(?!1:-1)"},
+    "eon": {"periodicity, which its files do not say": r"\A"},
     "nwchem-in": {
         "active atoms": r"^\s*set\s+\"?geometry:actlist",
         "constraints": r"^\s*constraints\b",
@@ -334,7 +335,7 @@ def _data(text: str, _: Path, read: Read, say: Say) -> list[Atoms]:
 
 def _mol(text: str, _: Path, read: Read, say: Say) -> list[Atoms]:
     """The molecule with its formal charges and unpaired electrons."""
-    images = read(text)
+    images = read(re.sub(r"^((?:[ \d.-]{10}){3} )[DT] ", r"\1H ", text, flags=re.MULTILINE))
     lines = text.splitlines()
     of_codes = {"1": 3, "2": 2, "3": 1, "5": -1, "6": -2, "7": -3}
     for atoms in images:
