@@ -9,6 +9,7 @@ import itertools
 import math
 import pickle
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -93,7 +94,10 @@ def relaxed_on_ray(
     ray = _imported()
     has_begun = not ray.is_initialized()
     if has_begun:
-        ray.init(address=address, log_to_driver=False, include_dashboard=False)
+        with warnings.catch_warnings():
+            # JAX warns of forks that go on with its threads; those of Ray run another program.
+            warnings.filterwarnings("ignore", r"os\.fork\(\)", RuntimeWarning)
+            ray.init(address=address, log_to_driver=False, include_dashboard=False)
     crew = _Workers(ray, relax_window, describe)
     begin, waiting = time.monotonic(), deque[_Window]()
     try:
