@@ -271,6 +271,8 @@ REFUSED = {
         "MTRIX1   2 -1.000000  0.000000  0.000000        0.00000\n" + pdb(" AR |AR|AR"),
         "atoms that only its MTRIX records add",
     ),
+    "unknown.cif": (cif(IRON, "", "O O 0 ? 0"), "a coordinate of its sites is ?, which is no"),
+    "third.cif": (cif(IRON, "", "O O 0 1/3 0"), "a coordinate of its sites is 1/3, which is no"),
     "dummies.cif": (
         cif(IRON, "", "O O 0 0 0 dum").replace("_z\n", "_z\n_atom_site_calc_flag\n"),
         "some of its sites are dummies",

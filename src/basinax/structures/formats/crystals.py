@@ -37,6 +37,8 @@ CHOICES = (
     "_space_group.it_coordinate_system_code",
     "_symmetry_space_group_setting",
 )
+PLACES = ("_atom_site_fract_x", "_atom_site_fract_y", "_atom_site_fract_z")
+
 ANGLES = ("_cell_angle_alpha", "_cell_angle_beta", "_cell_angle_gamma")
 """Angles of a cell, whose default is 90 degrees."""
 
@@ -119,6 +121,9 @@ def _check_whole(block: CIFBlock) -> None:
     for name in block:
         if what := next((what for start, what in UNREAD.items() if name.startswith(start)), None):
             raise ValueError(f"its symmetry is that of a {what} structure, which ASE does not read")
+    places = [x for name in PLACES for x in _listed(block.get(name, []))]
+    if wrong := next((x for x in places if isinstance(x, str)), None):
+        raise ValueError(f"a coordinate of its sites is {wrong}, which is no number")
     if "dum" in map(str, _listed(block.get("_atom_site_calc_flag", []))):
         raise ValueError("some of its sites are dummies, which ASE takes for atoms")
     attached = [str(x) for x in _listed(block.get("_atom_site_attached_hydrogens", []))]

@@ -51,6 +51,7 @@ REFUSED = {
         "other lengths than Å": r"\b(TypesAndCoordinates|LatticeVectors)\b"
         r"\s*(?!\[\s*(angstrom|aa|å)\s*\])[\[={]",
     },
+    "dlp-history": {"the steps of a run": r"\A"},
     "dmol-car": {
         "a cell of two dimensions": r"^PBC=2D",
         "atoms that only symmetry adds": r"^PBC\s.*\(\s*(?!P\s*1\s*\))[^)]+\)",
