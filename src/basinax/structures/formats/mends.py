@@ -158,11 +158,11 @@ def structures_of(name: str, path: Path, text: str, read: Read, say: Say) -> lis
     for what, pattern in REFUSED.get(name, {}).items():
         if re.search(pattern, text, FLAGS):
             raise ValueError(f"it has {what}, which ASE does not read")
-    for what, pattern in UNREAD.get(name, {}).items():
-        if re.search(pattern, text, FLAGS):
-            say(f"ASE does not read its {what}")
     mend = MENDS.get(name)
     images = read(text) if mend is None else mend(text, path, read, say)
+    for what, pattern in UNREAD.get(name, {}).items():
+        if images and re.search(pattern, text, FLAGS):
+            say(f"ASE does not read its {what}")
     charge, spin = (
         pattern and re.search(pattern, text, FLAGS) for pattern in TOTALS.get(name, (None, None))
     )
