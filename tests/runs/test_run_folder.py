@@ -790,6 +790,7 @@ def test_a_structure_without_symmetry_to_be_found_is_recorded_and_the_others_go_
     assert "--symmetrize finds no symmetry of d.traj@0: too close distance" in said
     assert "d.traj@2 (Ar4): the cell is not finite" in said
     assert len(briefs("kept")) == 3
+    assert "3 structures" in run("merge", "kept", "--run", "merged")
     said = relax("--output", "x.extxyz", "--symmetrize", files=["d.traj@2"], code=2)
     assert "finds no symmetry of d.traj@2: " in said
 

@@ -110,10 +110,8 @@ class Results:
         """
 
         def add(database: Any) -> None:
-            # ASE takes the volumes of cells, which may be unusable.
-            with np.errstate(invalid="ignore"):
-                for each in entries:
-                    database.write(row_of(*each))
+            for each in entries:
+                database.write(row_of(*each))
 
         self.with_database(add)
 
@@ -174,7 +172,9 @@ class Results:
 
     def with_database(self, work: Callable[[Any], T]) -> T:
         """Run a function of the database in one transaction, and return its result."""
-        with self._store.reported(), self._store.transaction() as database:
+        # ASE takes the volume of each cell that is written, which may be unusable.
+        quiet = np.errstate(invalid="ignore")
+        with quiet, self._store.reported(), self._store.transaction() as database:
             return work(database)
 
     def _selected(self, make: Callable[..., T], *columns: str) -> Iterator[T]:
