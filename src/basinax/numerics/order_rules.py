@@ -160,8 +160,8 @@ _LONG = frozenset({
 })
 _LIBRARY = frozenset({
     "approx_top_k", "cholesky", "cholesky_update", "conv_general_dilated", "eig", "eigh", "fft",
-    "hessenberg", "householder_product", "lu", "qr", "ragged_dot_general", "schur", "svd",
-    "polynomial", "symmetric_product", "triangular_solve", "tridiagonal", "tridiagonal_solve",
+    "hessenberg", "householder_product", "lu", "polynomial", "qr", "ragged_dot_general", "schur",
+    "svd", "symmetric_product", "triangular_solve", "tridiagonal", "tridiagonal_solve",
 })
 _REPLACED = {"atan2", "clamp", "div", "max", "min", "one_minus_square", "polynomial", "pow"}
 _FUNCTIONS = (ELEMENTARY.keys() - _REPLACED) | {

@@ -62,8 +62,9 @@ class Evaluated(NamedTuple):
     @property
     def minimised(self) -> float:
         """The energy in eV whose derivative the forces are; not finite if `energy` is not."""
-        is_other = self.free_energy is not None and math.isfinite(self.energy)
-        return cast(float, self.free_energy) if is_other else self.energy
+        if self.free_energy is None or not math.isfinite(self.energy):
+            return self.energy
+        return self.free_energy
 
     def owned(self) -> "Evaluated":
         """A copy that shares no array with the evaluator, which may fill its arrays again."""

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 
+from basinax.numerics.elementary import clamp
 from basinax.numerics.rounding import rounded
 from basinax.numerics.settings import (
     Limit,
@@ -68,8 +69,7 @@ class MoreThuente(eqx.Module):
         """
         zero = jnp.zeros_like(energy)
         own = each_system(self, energy)
-        first = jnp.where(first > own.stpmax, own.stpmax, first)
-        first = jnp.where(first < own.stpmin, own.stpmin, first)
+        first = clamp(own.stpmin, first, own.stpmax)
         width = own.stpmax - own.stpmin
         state = MoreThuenteState(
             is_bracketed=jnp.zeros_like(energy, bool),

@@ -426,8 +426,8 @@ MENDS: dict[str, Mend] = {
     "lammps-dump-text": _dump,
     "mol": _mol,
     "nwchem-in": _nwchem,
-    "res": _res,
     "proteindatabank": lambda text, _, read, say: structures_of_pdb(text, read, say),
+    "res": _res,
     "sdf": _mol,
     "vasp": _vasp,
 }
