@@ -507,10 +507,6 @@ def test_switches_of_jax_change_no_bit():
         got = relax(start, argon, FIRE(), max_steps=2)
     for x, y in zip(got.atoms, expected.atoms, strict=True):
         assert np.array_equal(x.positions, y.positions)
-    points = evaluate(start[:1], argon)
-    with jax.disable_jit():
-        one_by_one = evaluate(start[:1], argon)
-    assert np.array_equal(one_by_one.forces[0], points.forces[0])
     both = [bulk("Ar", a=5.3), Atoms("Ar2", [(0, 0, 0), (0, 0, 3.7)])]
     with jax.debug_nans(True):
         relax(start[:1], ASECalculator(argon.calculator("float64")), FIRE(), max_steps=1)
@@ -518,6 +514,15 @@ def test_switches_of_jax_change_no_bit():
         moved = relax(both, argon, FIRE(), cell=Frechet(), max_steps=1)
     assert np.isfinite(stresses).all(axis=1).tolist() == [True, False]
     assert np.isfinite(moved.energies).all()
+
+
+@pytest.mark.exhaustive  # every day numerics/test_switches.py turns it, among others
+def test_without_jit_no_bit_changes():
+    argon = LennardJones(**ARGON)
+    points = evaluate(structures()[3:4], argon)
+    with jax.disable_jit():
+        one_by_one = evaluate(structures()[3:4], argon)
+    assert np.array_equal(one_by_one.forces[0], points.forces[0])
 
 
 def test_a_warning_names_the_line_of_the_caller():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from basinax import FIRE, GradientDescent, SystemIndex, relax, rounded, segment
+from cover import exhaustive
 
 INDEX = SystemIndex.from_sizes([3, 1, 4])
 CENTRES = np.random.default_rng(0).normal(size=(8, 2))
@@ -71,7 +72,7 @@ def test_the_start_has_no_part_in_the_minimum():
     assert (jax.grad(end)(jnp.asarray(START)) == 0).all()
 
 
-@pytest.mark.parametrize("name", ["dt", "fmax"])
+@pytest.mark.parametrize("name", ["dt", exhaustive("fmax")])
 def test_the_way_to_it_has_no_part_in_the_minimum(name):
     def end(value):
         model = bowl(POINT[0] + 0 * value, POINT[1])

@@ -128,8 +128,7 @@ def test_reused_calculators_remember_their_own_structure_alone():
     reused = ASECalculator(Springs, workers=2, reuse=True)
     batch = relax(atoms, reused, fmax=1e-4)
     assert same_ends(batch, [relax([a], reused, fmax=1e-4) for a in atoms])
-    afresh = relax(atoms, ASECalculator(Springs, workers=2), fmax=1e-4)
-    assert not same_ends(batch, [afresh])
+    assert not same_ends(batch, [relax(atoms, Springs(), fmax=1e-4)])
 
 
 # --- ASE
@@ -243,21 +242,32 @@ def test_the_best_point_has_all_results():
 # --- calculators that fail
 
 
+FAULTS = {
+    "raises": (Status.EVALUATION_FAILED, "RuntimeError: SCF did not converge"),
+    "exits": (Status.EVALUATION_FAILED, "ended with exit status 3"),
+    "hangs": (Status.EVALUATION_FAILED, "took longer than 5 s"),
+    "shape": (Status.EVALUATION_FAILED, "forces of shape (3,), not (2, 3)"),
+    "nothing": (Status.EVALUATION_FAILED, "returned no forces"),
+    "text": (Status.EVALUATION_FAILED, "energy that is no array"),
+    "complex": (Status.EVALUATION_FAILED, "returned complex forces"),
+    "nan": (Status.NOT_FINITE, ""),
+}
+OF_PROCESSES = ("raises", "exits", "hangs")
+"""Faults that a process of its own shows, or reports."""
+
+
 @pytest.mark.parametrize(
-    ("fault", "status", "message"),
+    ("fault", "workers"),
     [
-        ("raises", Status.EVALUATION_FAILED, "RuntimeError: SCF did not converge"),
-        ("exits", Status.EVALUATION_FAILED, "ended with exit status 3"),
-        ("hangs", Status.EVALUATION_FAILED, "took longer than 5 s"),
-        ("shape", Status.EVALUATION_FAILED, "forces of shape (3,), not (2, 3)"),
-        ("nothing", Status.EVALUATION_FAILED, "returned no forces"),
-        ("text", Status.EVALUATION_FAILED, "energy that is no array"),
-        ("complex", Status.EVALUATION_FAILED, "returned complex forces"),
-        ("nan", Status.NOT_FINITE, ""),
+        *((fault, 2) for fault in OF_PROCESSES),
+        *((fault, 0) for fault in [*FAULTS][3:]),
+        *(exhaustive(fault, 2) for fault in [*FAULTS][3:]),
     ],
 )
-def test_what_fails_ends_its_structure_alone(fault, status, message):
-    calculator = ASECalculator(functools.partial(Faulty, fault), workers=2, timeout=5.0)
+def test_what_fails_ends_its_structure_alone(fault, workers):
+    status, message = FAULTS[fault]
+    make = functools.partial(Faulty, fault)
+    calculator = ASECalculator(make, workers, timeout=5.0) if workers else make()
     atoms = [on_springs("H3", 0), on_springs("AuH", 1), on_springs("O2", 2)]
     result = relax(atoms, calculator, fmax=1e-3)
     assert [Status(x) for x in result.status] == [Status.CONVERGED, status, Status.CONVERGED]

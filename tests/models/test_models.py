@@ -171,7 +171,8 @@ def test_structures_side_by_side_find_the_same_to_rounding(monkeypatch):
     np.testing.assert_allclose(beside.energies, alone.energies, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("dtype", ["float32", exhaustive("float64")])
+@pytest.mark.exhaustive  # every day two threads take turns in other tests of this file
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_two_evaluations_at_a_time_have_the_bits_of_one(dtype, models_as_users, monkeypatch):
     """As on a GPU: the host prepares one, and takes turns, while the device works for another."""
     monkeypatch.setattr("basinax.structures.machine.CPU.model_pairs", 600)

@@ -12,6 +12,8 @@ import pytest
 from jax import lax
 
 from basinax.numerics import elementary, exponential, xla
+from cases import DTYPES
+from cover import cover
 from xla import DEFAULTS
 
 pytestmark = pytest.mark.usefixtures("as_users")
@@ -41,8 +43,7 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("options", ["SHORT", "ONCE"])
+@pytest.mark.parametrize(*cover("options, dtype", ["SHORT", "ONCE"], DTYPES, strength=1))
 def test_functions_have_the_same_bits(options, dtype):
     """Those of XLA where a program is compiled for a short run, of arrays over rows."""
     functions = OWN | (OF_XLA if options == "SHORT" else {})
@@ -58,7 +59,7 @@ def test_functions_have_the_same_bits(options, dtype):
         np.testing.assert_array_equal(a, b, err_msg=name)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_functions_are_right_at_the_ends_of_their_numbers(dtype):
     info = np.finfo(dtype)
     x = np.array([info.tiny, -info.tiny, 8 * info.tiny, info.max, -info.max, 0.0, 1e-6], dtype)
@@ -80,7 +81,7 @@ HYPERBOLIC = {
 }
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", HYPERBOLIC)
 def test_hyperbolic_and_error_functions_err_by_a_few_units_in_the_last_place(name, dtype):
     of_numpy, (least, most) = HYPERBOLIC[name]
@@ -105,7 +106,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_hyperbolic_and_error_functions_at_their_ends(dtype):
     for name, ends in ENDS.items():
         x = np.array([*ends, np.nan], dtype)

@@ -14,7 +14,7 @@ from basinax.optimizers.quasi_newton.history import (
     _coefficients_of,
 )
 from cases import same_bits, without_branches
-from cover import exhaustive
+from cover import exhaustive, named_daily
 
 SIZES = [4, 1, 7]
 INDEX = SystemIndex.from_sizes(SIZES, align=8)
@@ -117,7 +117,7 @@ OF_FIVE = LBFGS(memory=5)
 update_of_five = jax.jit(OF_FIVE.update)
 
 
-@pytest.mark.parametrize("at", [1, 3, 11], ids=["empty", "filling", "full"])
+@pytest.mark.parametrize("at", named_daily({"empty": 1, "filling": 3, "full": 11}, ["full"]))
 def test_a_system_that_is_reset_starts_afresh_and_the_others_do_not(at):
     def run(x, state, length):
         for _ in range(length):

@@ -90,8 +90,8 @@ SEARCHES = [ConjugateGradient(), LBFGSLineSearch(), BFGSLineSearch()]
 @pytest.mark.parametrize(
     ("optimizer", "branches"),
     [
-        *((x, contextlib.nullcontext) for x in (LBFGS(), BFGS(), SEARCHES[0])),
-        *(exhaustive(x, contextlib.nullcontext) for x in SEARCHES[1:]),
+        (LBFGS(), contextlib.nullcontext),
+        *(exhaustive(x, contextlib.nullcontext) for x in (BFGS(), *SEARCHES)),
         *(exhaustive(x, without_branches) for x in (LBFGS(), BFGS(), *SEARCHES)),
     ],
     ids=lambda x: getattr(x, "__name__", None) or type(x).__name__,

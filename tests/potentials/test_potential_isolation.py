@@ -11,7 +11,7 @@ from ase import Atoms
 
 from basinax.atoms import EMT, AbstractPotential, Batch
 from basinax.numerics import xla
-from cover import exhaustive, one_in
+from cover import one_in
 from ions import POTENTIALS as OF_IONS, SYSTEMS as IONS
 from metals import SYSTEMS as METALS
 from structures import (
@@ -166,11 +166,8 @@ def test_skin_and_the_positions_of_the_last_rebuild_change_nothing(name, dtype):
     assert_as_together(batch, got, name, dtype)
 
 
-# Every day of one, as test_order_of_potentials.py looks through the order of all.
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [cell.values if cell.values[0] == "Morse" else exhaustive(*cell.values) for cell in BY_TURNS],
-)
+@pytest.mark.exhaustive  # every day test_order_of_potentials.py looks through the order of all
+@pytest.mark.parametrize(("name", "dtype"), BY_TURNS)
 def test_a_jitted_evaluation_equals_the_one_op_by_op(name, dtype):
     potential, names, systems, few = CASES[name]
     chosen = [systems[names.index(n)] for n in few]

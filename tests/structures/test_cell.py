@@ -365,6 +365,7 @@ def test_cells_are_lost_where_no_neighbours_can_be_listed(dtype, plainly, alone_
     assert not table.rebuild(here, ~got & (np.arange(len(got)) < n)).any()
 
 
+@pytest.mark.exhaustive  # every day test_moving_constraints.py has cells beside constraints
 @pytest.mark.usefixtures("few_places")
 def test_a_place_that_is_taken_again_remembers_no_cell():
     """Twenty structures go through a batch with room for four, or six come into one of their own.

@@ -179,7 +179,7 @@ SETS = {
     "a smaller number": [crystal() * (2, 1, 1), crystal()],
     "no cell": [Atoms("O2", [[0, 0, 0], [0, 0, 1.2]])],
     "two vectors": [crystal(cell=[[5, 0, 0], [0, 6, 0], [0, 0, 0]], pbc=(True, True, False))],
-    "many atoms": [crystal() * (10, 10, 10)],
+    "many atoms": [crystal() * (7, 7, 7)],
     "far away": [Atoms("O2", [[0, 0, 0], [2e4, 0, 1.2]])],
     "very far away": [Atoms("O2", [[0, 0, 0], [-2e5, 0, 1.2]])],
     "left-handed": [crystal(cell=[[0, 4, 0], [4, 0, 0], [0, 0, 4]])],

@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 import basinax
 from basinax import SystemIndex, clip_by_layer_norm, clip_by_norm, segment
 from cases import ALIGNED, DTYPES, ONE_BLOCK_OR_MANY, SHUFFLED_WITH_GAPS, place, take
-from cover import exhaustive
+from cover import cover, exhaustive
 from xla import jit_as_users
 
 
@@ -396,8 +396,7 @@ def test_a_limit_of_zero_makes_no_nan_on_the_way(rescale):
     assert jnp.isfinite(found.tree).all()
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("uniform", [True, False])
+@pytest.mark.parametrize(*cover("uniform, dtype", [True, False], DTYPES, strength=1))
 def test_all_layers_together_keep_to_the_limit(uniform, dtype):
     sizes = [3.0, 4.0, 5.0, 5.0, 5.0, 5.0]
     clipped = jax.jit(functools.partial(clip_by_layer_norm, uniform=uniform))
@@ -680,8 +679,7 @@ def test_the_derivative_is_that_of_the_formula():
     assert np.array_equal(derivative(0 * x), weights)
 
 
-@pytest.mark.parametrize("rescale", [False, True])
-@pytest.mark.parametrize("size", [1e-20, 1e20])
+@pytest.mark.parametrize(*cover("rescale, size", [False, True], [1e-20, 1e20], strength=1))
 def test_the_derivative_is_right_where_squares_are_out_of_range(rescale, size):
     """(1 - x̂x̂ᵀ) c/|x|, beside a system of usual size."""
     size, index = np.float32(size), SystemIndex.from_sizes([1, 1])

@@ -17,7 +17,7 @@ from cases import (
     make_systems,
     update,
 )
-from cover import one_in
+from cover import cover, one_in
 
 SIZES = (13, 1, 40, 13)
 
@@ -32,7 +32,7 @@ def first_step(case, dtype):
     return batch, gradient, update(transform, gradient, state, batch.params)[0]
 
 
-@pytest.mark.parametrize("case", KINDS)
+@pytest.mark.parametrize("case", one_in(2, KINDS, first=1))
 def test_the_first_step_of_an_optimizer_points_against_the_gradient(case):
     batch, gradient, step = first_step(case, np.float32)
     assert np.all(dot(gradient, step, batch.prefix) < 0)
@@ -46,8 +46,7 @@ def test_adding_a_small_first_step_lowers_the_energy(case):
     assert np.all(after < before)
 
 
-@pytest.mark.parametrize("case", LIMITS, ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(*cover("case, dtype", LIMITS, DTYPES, strength=1))
 def test_a_limit_returns_a_gradient_of_the_same_direction_and_no_longer(case, dtype):
     _, gradient, step = first_step(case, dtype)
     is_smaller = np.abs(step) <= np.abs(gradient)
