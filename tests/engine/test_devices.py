@@ -10,7 +10,7 @@ from ase.build import bulk
 from ase.calculators.lj import LennardJones as ASELennardJones
 
 from basinax import FIRE
-from basinax.atoms import LennardJones, relax, relax_stream
+from basinax.atoms import InternalLBFGS, LennardJones, relax, relax_stream
 from basinax.engine import hosted
 from basinax.engine.queue import Monitor
 from basinax.engine.relax import run_settings
@@ -175,6 +175,9 @@ def test_what_are_no_devices_raise(devices, error, says):
 def test_calculators_take_no_devices():
     with pytest.raises(TypeError, match="devices is for potentials that JAX evaluates"):
         relax([bulk("Ar")], None, FIRE(), devices=1)
+    for options in ({"devices": 1}, {"skin": 1.0}):
+        with pytest.raises(TypeError, match="skin and devices are for batches of a potential"):
+            relax([bulk("Ar")], LennardJones(), InternalLBFGS(), **options)
 
 
 def test_a_default_device_that_is_set_is_the_one():

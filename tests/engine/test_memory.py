@@ -21,6 +21,7 @@ from basinax.atoms import (
     relax,
 )
 from basinax.engine import hosted, on_device, run
+from basinax.engine.slots import Slots
 from basinax.models import session
 from basinax.models.session import Lanes
 from basinax.numerics.memory import host_memory, memory_of
@@ -90,6 +91,22 @@ def test_memory_that_runs_out_on_the_way_changes_no_bit(calls, few_places, whole
     for a, b in zip(found.history, whole.history, strict=True):
         assert np.array_equal(a.steps, b.steps)
         assert np.array_equal(a.energies, b.energies)
+
+
+def test_what_has_ended_is_kept_where_memory_runs_out_for_its_results(
+    few_places, whole, monkeypatch
+):
+    made, calls = Slots._outcomes, itertools.count()
+
+    def short(*arguments):
+        if next(calls) == 1:
+            raise MemoryError
+        return made(*arguments)
+
+    monkeypatch.setattr(Slots, "_outcomes", short)
+    with pytest.warns(RuntimeWarning, match="memory has run out"):
+        found = relax(argon(), ARGON, FIRE(), fmax=0.01, history=True)
+    assert same(found, whole)
 
 
 def test_points_are_evaluated_in_smaller_batches_where_memory_runs_out(monkeypatch):

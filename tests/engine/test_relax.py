@@ -469,6 +469,11 @@ WRONG = {
         ValueError,
         "unknown potential 'etm', did you mean",
     ),
+    "the name of what makes potentials": (
+        {"potential": "asse:ase.calculators.emt:EMT"},
+        ValueError,
+        "did you mean 'ase'",
+    ),
     "a function": ({"potential": len}, TypeError, "potential must be one of basinax.atoms"),
 }
 
@@ -523,6 +528,17 @@ def test_without_jit_no_bit_changes():
     with jax.disable_jit():
         one_by_one = evaluate(structures()[3:4], argon)
     assert np.array_equal(one_by_one.forces[0], points.forces[0])
+    dimer = Atoms("Cu2", [(0, 0, 0), (0, 0, 2.3)])
+    expected = relax([dimer], EMT("Cu"), FIRE(), max_steps=1)
+    with jax.disable_jit():
+        got = relax([dimer], EMT("Cu"), FIRE(), max_steps=1)
+    assert np.array_equal(got.atoms[0].positions, expected.atoms[0].positions)
+
+
+@pytest.mark.exhaustive
+def test_the_operation_that_makes_a_nan_is_found_in_selections_of_pairs():
+    with jax.debug_nans(True), pytest.raises(FloatingPointError, match="nan"):
+        relax([Atoms("Cu2", [(0, 0, 0)] * 2)], EMT("Cu"), FIRE(), max_steps=1)
 
 
 def test_a_warning_names_the_line_of_the_caller():

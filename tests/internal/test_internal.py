@@ -525,6 +525,17 @@ def test_a_structure_without_a_direction_ends_alone():
     assert np.array_equal(both.atoms[1].positions, alone.atoms[0].positions)
 
 
+def test_how_far_atoms_are_unwrapped_changes_no_step():
+    """Up to rounding, at 10 million Å."""
+    atoms = bulk("Ar", cubic=True, a=5.3).repeat((2, 1, 1))
+    atoms.rattle(0.2, seed=1)
+    far, shifts = atoms.copy(), np.random.default_rng(0).integers(-(10**6), 10**6, (8, 3))
+    far.positions += shifts @ far.cell.array
+    result = relax([atoms, far], LennardJones(sigma=3.4, epsilon=0.01, rc=8.0), InternalLBFGS())
+    assert result.converged.all() and len({*result.steps.tolist()}) == 1
+    np.testing.assert_allclose(*result.energies, rtol=0, atol=1e-6)
+
+
 def test_large_structures_take_plain_steps():
     atoms = bulk("Cu").repeat((3, 3, 2))
     atoms.rattle(0.05, seed=0)

@@ -5,6 +5,7 @@ import functools
 import importlib
 import os
 import signal
+import subprocess
 import threading
 import warnings
 from pathlib import Path
@@ -547,6 +548,22 @@ def test_a_reused_calculator_finds_the_files_of_its_own_structure(folder):
     batch = relax(atoms, reused, **settings)
     assert same_ends(batch, [relax([a], reused, **settings) for a in atoms])
     assert os.listdir(folder.parent / "temporary") == os.listdir(folder) == []
+
+
+def test_a_process_that_cannot_be_started_leaves_nothing(folder, monkeypatch):
+    start, begun = subprocess.Popen, []
+
+    def refuse(*arguments, **options):
+        if begun:
+            raise OSError("Resource temporarily unavailable")
+        begun.append(start(*arguments, **options))
+        return begun[0]
+
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with pytest.raises(OSError, match="temporarily"):
+        evaluate([on_springs("H2", k) for k in range(2)], ASECalculator(InFiles, workers=2))
+    assert begun[0].poll() is not None
+    assert os.listdir(folder.parent / "temporary") == []
 
 
 def test_the_files_of_a_failed_structure_are_kept(folder):

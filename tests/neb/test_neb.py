@@ -375,7 +375,7 @@ def test_an_end_point_that_fails_ends_its_path():
 @pytest.fixture(scope="module")
 def found():
     ends = relax(hop(), EMT(), FIRE(), fmax=0.02).atoms
-    return neb([ends], EMT(), n_images=5, fmax=0.05)
+    return neb([ends], "emt", n_images=5, fmax=0.05)
 
 
 def test_a_result_has_images_and_barriers(found):

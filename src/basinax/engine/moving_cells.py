@@ -93,8 +93,8 @@ class CellConstraints(eqx.Module):
     def of_step(self, step: Dofs, prefix: Dofs, params: Dofs) -> Dofs:
         """Positions move by the constrained part of a Cartesian step in the cell after the step."""
         positions, cell = step
-        if self.constraints is not None and self.moves.kind != "strain":
-            cell = self.constraints.of_cell_step(cell.reshape(-1, 3, 3)).reshape(cell.shape)
+        if self.constraints is not None:
+            cell = self.moves.changed_step(cell, self.constraints.of_cell_step)
         step = Dofs(positions, self.moves.masked_step(cell, params))
         if self.constraints is None:
             return step
@@ -146,6 +146,15 @@ class CellMoves(eqx.Module):
         is_open = jnp.broadcast_to(self.is_open[:, None, None], self.mask.shape)
         is_open = self._rows(is_open.astype(step.dtype)) > 0
         return jnp.where(is_open, end - dofs.cell, masked)
+
+    def changed_step(self, step: Rows, change: Callable[[Matrices], Matrices]) -> Rows:
+        """A step of `dofs.cell` after a linear function of steps of F."""
+        if self.kind != "strain":
+            return change(step.reshape(-1, 3, 3)).reshape(step.shape)
+        # Shears of F are half of the strains. Twice the others has no rounding.
+        unit, strains = jnp.eye(3, dtype=bool)[None], _of_voigt(step)
+        twice = change(jnp.where(unit, 2.0 * strains, strains))
+        return self._rows(jnp.where(unit, 0.5 * twice, twice))
 
     def structure(self, dofs: Dofs, index: SystemIndex) -> tuple[Rows, Matrices]:
         """Positions and cells in Å; a fixed cell keeps its bits."""
@@ -271,12 +280,9 @@ class CellMoves(eqx.Module):
 
     def _matrices(self, dofs: Dofs) -> Matrices:
         """The rows of each cell as a matrix, without the cell factor; 0 for a fixed cell."""
-        if self.kind == "strain":
-            strains = dofs.cell.reshape(-1, 6)
-            matrices = jnp.stack([strains[:, k] for k in VOIGT_OF_ENTRIES], 1)
-        else:
-            matrices = dofs.cell
-        matrices = jnp.where(self.is_free[:, None, None], matrices.reshape(-1, 3, 3), 0.0)
+        rows = dofs.cell
+        matrices = _of_voigt(rows) if self.kind == "strain" else rows.reshape(-1, 3, 3)
+        matrices = jnp.where(self.is_free[:, None, None], matrices, 0.0)
         return rounded(matrices * self.inverse_factor[:, None, None])
 
     def _rows(self, matrices: Matrices) -> Float[Array, "cell_rows 3"]:
@@ -296,6 +302,12 @@ class CellMoves(eqx.Module):
     def _traceless(self, virial: Matrices) -> Matrices:
         less = virial - _third_of_trace(virial)
         return jnp.where(self.keeps_volume[:, None, None], less, virial)
+
+
+def _of_voigt(rows: Rows) -> Matrices:
+    """The symmetric matrices whose entries are two rows each."""
+    entries = rows.reshape(-1, 6)
+    return jnp.stack([entries[:, k] for k in VOIGT_OF_ENTRIES], 1).reshape(-1, 3, 3)
 
 
 def _heights(cells: Matrices, pbc: Bool[Array, "systems 3"]) -> Float[Array, "systems 3"]:

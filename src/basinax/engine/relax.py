@@ -256,6 +256,11 @@ def run_settings(
     if evaluator and devices is not None:
         evaluator = evaluator.on(lanes)
     if steps_on_the_host(optimizer) and listed is not None:
+        if skin is not None or devices is not None:
+            raise TypeError(
+                "skin and devices are for batches of a potential, and with InternalLBFGS it"
+                " evaluates one structure at a time: leave them out, or choose another optimizer"
+            )
         evaluator = ASECalculator(listed.potential.calculator(dtype))
     fmax = None if fmax is None else one_a_structure(fmax, "fmax", n_structures)
     criterion = criterion_of(fmax, convergence)

@@ -200,10 +200,11 @@ class Slots:
         """The outcomes of the structures that were taken out."""
         if self.left is None:
             return {}
-        (found, last, structures, histories), self.left = self.left, None
+        found, last, structures, histories = self.left
         ended = self._outcomes(found, structures, histories)
         if last is not None:
             self._record_ends(last, structures)
+        self.left = None  # not before: where memory runs out meanwhile, it is tried again
         stays, left = self.occupied.copy(), list(structures)
         stays[left] = False
         status, fmax = found["status"], found["fmax"]

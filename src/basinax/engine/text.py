@@ -74,11 +74,11 @@ def potential_from(text: str) -> AbstractPotential | AbstractEvaluator:
         OSError: the file does not exist.
     """
     name, _, rest = text.partition(":")
-    from_file = _FILES.get(name.strip().lower())
+    from_file = _FILES.get(alike(name.strip(), _FILES))
     if from_file is not None:
         return from_file(rest)
     spec = parse(text)
-    maker = choose_alike("potential", spec.name, _MAKERS)
+    maker = choose_alike("potential", spec.name, _FILES | _MAKERS)
     options = _per_species(spec.options)
     if maker is LennardJones and not {"epsilon", "sigma"} & set(options):
         maker = LennardJones.named

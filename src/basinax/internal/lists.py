@@ -7,6 +7,7 @@ contacts instead. Lists are ordered by atom numbers, then shifts, so equal lists
 """
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -333,6 +334,8 @@ def _codes(*columns: np.ndarray) -> np.ndarray:
     rows = np.concatenate([c[:, None] if c.ndim == 1 else c for c in columns], axis=1)
     lowest = rows.min(0, initial=0)
     sizes = rows.max(0, initial=0) - lowest + 1
+    if math.prod(sizes.tolist()) >= 2**63:  # where atoms are unwrapped over many images
+        return np.unique(rows, axis=0, return_inverse=True)[1].ravel()
     return np.ravel_multi_index((rows - lowest).T, sizes)
 
 

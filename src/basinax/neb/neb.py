@@ -11,7 +11,7 @@ from ase.calculators.calculator import BaseCalculator
 from basinax.engine.evaluate import evaluated
 from basinax.engine.groups import PotentialWithSkin, evaluator_or_listed
 from basinax.engine.relax import Progress, one_a_structure, relax
-from basinax.engine.text import named_optimizer
+from basinax.engine.text import named_optimizer, named_potential
 from basinax.engine.workers import Devices
 from basinax.internal.optimizer import steps_on_the_host
 from basinax.models.evaluators.protocol import AbstractEvaluator
@@ -39,7 +39,7 @@ METHODS = "aseneb", "improvedtangent", "string"
 @knows_options_of_ase
 def neb(
     paths: Iterable[Sequence[Atoms]],
-    potential: AbstractPotential | AbstractEvaluator | BaseCalculator | None = None,
+    potential: str | AbstractPotential | AbstractEvaluator | BaseCalculator | None = None,
     optimizer: AbstractTransform | str | None = None,
     *,
     k: float | Sequence[Any] | np.ndarray = 0.1,
@@ -119,7 +119,8 @@ def neb(
     check_process()
     dtype = available_dtype(dtype)
     check_method(method)
-    steps, inner = usable_optimizer(optimizer), evaluator_of_images(potential, skin, dtype)
+    potential, steps = named_potential(potential), usable_optimizer(optimizer)
+    inner = evaluator_of_images(potential, skin, dtype)
     bands = read_bands(paths, k, n_images, interpolate, method)
     warn_of_unused([band.images[0] for band in bands], potential, "path")
     of_paths, steps = as_systems(bands, inner, steps, method, climb, fmax, dtype)

@@ -270,6 +270,7 @@ def coordinates(positions: Float[Array, "rows 3"], *, is_one: bool) -> Coordinat
 
 def gather(values: Shaped[Array, "*axes n"], indices: Int32[Array, "..."]) -> Shaped[Array, "..."]:
     """`values[..., indices]` for indices within bounds; faster for tables from `filled_up`."""
+    values = jnp.asarray(values)  # of NumPy where nothing is traced
     indices = xla.bounded_index(indices, values.shape[-1], SPECIES_BIT)
     return values.at[..., indices].get(mode="promise_in_bounds", wrap_negative_indices=False)
 

@@ -105,12 +105,13 @@ def narrowed(neighbors: ChunkedLists, batch: Batch, radii: Float[Array, "systems
     # One row more than there are slots: the last row takes the writes of slots without a pair.
     kept = jnp.full((n_slots + 1) * n_columns, batch.n_rows, jnp.int32)
     start = kept, jnp.zeros(n_columns, jnp.int32)
-    kept, lengths = lax.fori_loop(0, columns.n_chunks, choose_of_chunk, start)
+    n_chunks = jnp.asarray(columns.n_chunks)  # of NumPy where nothing is traced
+    kept, lengths = lax.fori_loop(0, n_chunks, choose_of_chunk, start)
     order, in_order = _sorted(neighbors.columns, lengths)
 
     def put_in_order(slot, slots):
         row = lax.dynamic_slice(kept, (slot * n_columns,), (n_columns,))
-        return lax.dynamic_update_slice(slots, gather(row, order)[None], (slot, jnp.int32(0)))
+        return lax.dynamic_update_index_in_dim(slots, gather(row, order), slot, 0)
 
     slots = jnp.full((n_slots, n_columns), batch.n_rows, jnp.int32)
     slots = lax.fori_loop(0, jnp.max(in_order.n_slots), put_in_order, slots)

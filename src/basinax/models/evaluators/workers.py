@@ -96,7 +96,8 @@ class Workers(AbstractSession):
         """The most processes; half as many after memory has run out."""
         self._workers: list[_Worker | None] = []
         try:
-            self._workers += [self._start() for _ in range(n_workers)]
+            for _ in range(n_workers):
+                self._workers.append(self._start())
             while self._implemented is None:
                 self._receive(None)
         except BaseException:
@@ -312,14 +313,18 @@ class _Worker:
         self.root = os.path.realpath(tempfile.mkdtemp(prefix=PREFIX))
         """The root of its folders."""
         self.pipe, theirs = multiprocessing.Pipe()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", str(SCRIPT), str(theirs.fileno())],
-                env=environment,
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,  # programs that it runs end with it
-            )
+        try:
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", str(SCRIPT), str(theirs.fileno())],
+                    env=environment,
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,  # programs that it runs end with it
+                )
+        except BaseException:
+            os.rmdir(self.root)
+            raise
         self.is_ready = False
         self.request: Request | None = None
         self.n_beside = 1

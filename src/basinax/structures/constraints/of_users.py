@@ -24,8 +24,8 @@ class AbstractConstraint(AbstractPart):
     structure, of NumPy arrays of numbers: with one entry per atom in fields declared with
     `rows_field`, and without such an axis in those of `systems_field`. The two other methods see
     the arrays of a whole batch, in its dtype: `[rows, ...]` and `[systems, ...]`, 0 where a
-    structure has no such constraint, and in further axes beyond the structure's own. Their values
-    count for structures with the constraint alone.
+    structure has no such constraint, and in further axes beyond the structure's own (their number
+    is the same in all structures). Their values count for structures with the constraint alone.
 
     They run inside `jit`, and must keep the bits of a structure alone: round each product that is
     added by `rounded`, and add over the atoms of a structure by `segment` or `index.sum`.
