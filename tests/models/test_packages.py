@@ -19,7 +19,7 @@ from basinax import FIRE, Status
 from basinax.atoms import EvaluationError, JaxModel, Request, evaluate, relax
 from basinax.models.packages import read_nequix
 from comparison import same_ends
-from cover import exhaustive
+from cover import exhaustive, one_in
 from listed_energies import CUTOFF, Format, by_list, by_vectors
 
 pytestmark = pytest.mark.usefixtures("one_shape")
@@ -59,7 +59,7 @@ def structures() -> list[Atoms]:
 # --- jax-md
 
 
-@pytest.mark.parametrize("format", Format)
+@pytest.mark.parametrize("format", one_in(3, Format))
 def test_an_energy_with_a_list_is_that_of_the_same_pairs(format):
     listed = evaluate(structures(), JaxModel.jax_md(by_list, CUTOFF, format), stress=True)
     pairs = evaluate(structures(), JaxModel.of_vectors(by_vectors, CUTOFF), stress=True)

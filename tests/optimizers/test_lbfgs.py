@@ -117,7 +117,7 @@ OF_FIVE = LBFGS(memory=5)
 update_of_five = jax.jit(OF_FIVE.update)
 
 
-@pytest.mark.parametrize("at", named_daily({"empty": 1, "filling": 3, "full": 11}, ["full"]))
+@pytest.mark.parametrize("at", named_daily({"empty": 1, "filling": 3, "full": 11}, ["filling"]))
 def test_a_system_that_is_reset_starts_afresh_and_the_others_do_not(at):
     def run(x, state, length):
         for _ in range(length):
