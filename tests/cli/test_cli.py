@@ -386,6 +386,12 @@ BAD = {
     "an unknown setting": (None, {"--optimizer": "fire:dtt=1"}, "did you mean 'dt'"),
     "an unknown cell": (None, {"--cell": "frechett"}, "did you mean 'frechet'"),
     "a pressure of no cell": (None, {"--pressure": 0.1}, "pressure needs a cell that moves"),
+    "a tolerance of a fixed cell": (
+        None,
+        {"--stress-tolerance": 0.1, "--cell": "none"},
+        "stress-tolerance needs a cell that moves",
+    ),
+    "an end and none": (None, {"--strict": None, "--skip-unreadable": None}, "remove one of them"),
     "a stress of no cell": (None, {"--stress-tolerance": 0.1}, "stress-tolerance needs a cell"),
     "an endless pressure": (
         None,

@@ -407,6 +407,12 @@ def test_tables_are_read_again_as_they_were_written(result, tmp_path, ending):
     assert energies == result.energies.tolist()
 
 
+def test_csv_files_hold_no_numbers_of_numpy(result, tmp_path):
+    for table in (result, result.compare(result)):
+        table.write_table(tmp_path / "table.csv")
+        assert "np." not in (tmp_path / "table.csv").read_text()
+
+
 def test_a_table_of_another_ending_is_refused(result, tmp_path):
     with pytest.raises(ValueError, match=r"\.csv, \.json, \.jsonl, \.parquet, not in \.xls"):
         result.write_table(tmp_path / "table.xls")

@@ -301,6 +301,8 @@ class _Run(NamedTuple):
 
 def _check(given: RelaxOptions | PathOptions, outputs: Outputs, keeping: StoreOptions) -> None:
     """Exit if options contradict each other."""
+    if keeping.strict and given.skip_unreadable:
+        fail("--strict ends the run where --skip-unreadable goes on: remove one of them")
     if keeping.ray is None:
         return
     if given.devices is not None:

@@ -105,7 +105,7 @@ class Setup:
     def read(cls, given: RelaxOptions) -> "Setup":
         """The setup of the options; exits if they are wrong."""
         for name in ("pressure", "stress_tolerance"):
-            if given.cell is None and getattr(given, name) is not None:
+            if given.cell in (None, "none") and getattr(given, name) is not None:
                 fail(f"--{name.replace('_', '-')} needs a cell that moves: add --cell frechet")
         own = {name: getattr(given, name) for name in _READERS}
         own["cell"] = None

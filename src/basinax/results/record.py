@@ -73,7 +73,7 @@ class Relaxed(HoldsAtoms):
     @derived("volume_A3", "Å³")
     def volume(self) -> float:
         """The volume in Å³; NaN without three periodic directions."""
-        return volume_of(self.cell, self.template.pbc)
+        return float(volume_of(self.cell, self.template.pbc))
 
     initial_volume: float = column("initial_volume_A3", "Å³", key="initial_volume")
     """The volume at the start in Å³; NaN without three periodic directions."""

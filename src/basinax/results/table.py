@@ -294,8 +294,10 @@ def _finite(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """The value with a text in place of a status."""
-    return str(value) if isinstance(value, enum.Enum) else value
+    """The value with a text in place of a status, and a number of Python in place of NumPy's."""
+    if isinstance(value, enum.Enum):
+        return str(value)
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _is_number(value: Any) -> bool:
