@@ -205,6 +205,24 @@ def test_potentials_of_users_have_it(potential):
         np.testing.assert_allclose(ours.hessian, theirs.hessian, rtol=0, atol=1e-13)
 
 
+class OfFunctions(OfAtoms):
+    """Energies whose forces have functions that are rewritten."""
+
+    def energy(self, near):
+        r = near.distances / 3.4
+        terms = (jnp.tanh(r - 1.0) - 0.4) ** 2 + jax.nn.softplus(2.0 - r) + r * jnp.log(r)
+        return jnp.sum(0.01 * terms, where=near.is_there)
+
+
+def test_functions_that_are_rewritten_have_their_derivatives_in_it():
+    numerical, analytical = (
+        vibrations([cluster("Ar5", 3.8)], OfFunctions(), hessian=method)[0].hessian
+        for method in ("numerical", "analytical")
+    )
+    np.testing.assert_allclose(analytical, numerical, rtol=0, atol=1e-6)
+    assert np.abs(numerical).max() > 1e-3
+
+
 MODELS = {
     "vectors": lambda dtype: JaxModel.of_vectors(NET, CUTOFF, dtype=dtype),
     "positions": lambda dtype: JaxModel(OfPositions(NET), CUTOFF, dtype=dtype),

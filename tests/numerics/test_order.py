@@ -51,6 +51,11 @@ TABLE = {
             lambda x, y: jnp.minimum(x * y, x * y) + y,
             lambda x, y: lax.clamp(-np.inf, x * y, np.inf) + y,
             lambda x, y: jnp.where(x * x < 0.0, 0.0, x * x) + y,
+            lambda x, y: jnp.where(np.ones(x.shape, bool), x * y, 0.0) + y,
+            lambda x, y: jnp.max((x * y)[..., None], axis=-1) + y,
+            lambda x, y: jnp.prod((x * y)[None], axis=0) + y,
+            lambda x, y: jnp.sort((x * y)[None], axis=0)[0] + y,
+            lambda x, y: lax.cummax((x * y)[None], axis=0)[0] + y,
         ],
         [
             lambda x, y: rounded(x * y) + 1.0,

@@ -166,6 +166,21 @@ OPERATIONS = {
 }
 
 
+def test_derivatives_are_those_of_the_original():
+    """Of what is rewritten, as a Hessian needs them from forces."""
+    smooth = [f for name, f in OPERATIONS.items() if name in ELEMENTARY or "several" in name]
+    x, y = jnp.array([0.1, 0.45, 0.8]), jnp.array([0.2, 0.7, 0.9])
+
+    def all_of(x):
+        return jnp.stack([f(x, y) for f in smooth])
+
+    found, expected = (
+        jax.jit(lambda x, f=f: jax.jvp(f, (x,), (jnp.ones(3),))[1])(x)
+        for f in (with_rounded_products(all_of), all_of)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-11)
+
+
 def turns(x, y):
     """Each of them is added up, and meets products before and a sum behind."""
 

@@ -231,6 +231,7 @@ def test_morse_takes_numbers_per_pair():
         (lambda: LennardJones({"Argon": 0.01}, 3.4), "'Argon' is no chemical element"),
         (lambda: LennardJones(0.01, 0.0), "sigma must be positive"),
         (lambda: LennardJones(-0.01, 3.4), "epsilon must not be negative"),
+        (lambda: LennardJones({"Ar": -0.01, "Kr": 0.01}, 3.4), "must not be negative, got -0.01"),
         (lambda: LennardJones(0.01, np.nan), "sigma must be finite"),
         (lambda: LennardJones(0.01, 3.4, 8.0, onset=9.0), "onset must be below cutoff"),
         (lambda: LennardJones(0.01, 3.4, mixing="other"), "mixing must be one of"),

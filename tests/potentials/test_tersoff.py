@@ -2,6 +2,7 @@
 
 import functools
 
+import equinox as eqx
 import numpy as np
 import pytest
 from ase.build import bulk
@@ -193,6 +194,14 @@ def test_symbols_choose_published_parameters(text):
     got, expected = potential_from(text), Tersoff.named(*elements)
     assert got.species == expected.species
     assert got.cutoff == expected.cutoff
+
+
+def test_a_comment_ends_with_its_line_alone(carbide):
+    """At no page break; and units are a word of the first line."""
+    expected = Tersoff.read(carbide)
+    text = CARBIDE.replace("# UNITS: metal", "# XUNITS: real \x0c a page \u2028 another")
+    carbide.write_text(text, encoding="utf-8")
+    assert text != CARBIDE and eqx.tree_equal(Tersoff.read(carbide), expected)
 
 
 def test_text_chooses_elements_of_a_file(carbide):

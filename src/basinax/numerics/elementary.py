@@ -9,6 +9,7 @@ few ulp.
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -42,6 +43,7 @@ def _exponential_of(of, x, least: float, most: float):
     return jnp.where(is_large, jnp.inf, value)
 
 
+@jax.custom_jvp
 def log(x: Numbers) -> Numbers:
     """2^k m with m between √½ and √2 has the logarithm k log 2 + 2 artanh((m − 1)/(m + 1))."""
     f = FORMATS[np.dtype(x.dtype)]
@@ -65,6 +67,11 @@ def log(x: Numbers) -> Numbers:
     value = jnp.where((bits > 0) & (bits < infinite), value, jnp.nan)
     value = jnp.where((bits << 1) == 0, -jnp.inf, value)
     return jnp.where(bits == infinite, jnp.inf, value)
+
+
+@log.defjvp
+def _log_jvp(primals, tangents):
+    return log(*primals), tangents[0] / primals[0]  # JAX has no derivative of bits
 
 
 def expm1(x: Numbers) -> Numbers:

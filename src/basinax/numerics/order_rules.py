@@ -328,7 +328,7 @@ def outcomes(eqn: Any, inputs: list[Value], at: Any, *, is_marked: bool) -> list
     elif name == "convert_element_type":
         kept = numbers if all(results) else []
         is_exact = inputs[0].is_exact or _is_mask(eqn.invars[0])
-    elif name in MOVES:
+    elif name in MOVES or _is_of_one(eqn):
         kept = inputs
     elif name in ("abs", "max", "min", "clamp"):
         kept = _passed(name, inputs)
@@ -350,6 +350,16 @@ def outcomes(eqn: Any, inputs: list[Value], at: Any, *, is_marked: bool) -> list
         facts = _selected(eqn, inputs, facts)
     facts |= {Fact(kind, at) for kind in _spread(eqn, inputs)}
     return [Value(facts, is_constant, is_exact, is_zero, is_infinite)] * len(eqn.outvars)
+
+
+def _is_of_one(eqn: Any) -> bool:
+    """Whether a maximum, product or order is one of single numbers, which XLA takes out."""
+    name, shape = eqn.primitive.name, eqn.invars[0].aval.shape if eqn.invars else ()
+    if name in ("reduce_max", "reduce_min", "reduce_prod"):
+        return math.prod(shape[axis] for axis in eqn.params["axes"]) == 1
+    if name in ("cummax", "cummin", "cumprod"):
+        return shape[eqn.params["axis"]] == 1
+    return name == "sort" and shape[eqn.params["dimension"]] == 1
 
 
 def of_argument(atom: Any, at: Any = None) -> Value:
@@ -412,6 +422,7 @@ def _selected(eqn: Any, inputs: list[Value], facts: frozenset[Fact]) -> frozense
         return facts
     facts -= mask.facts
     is_own = size(eqn.invars[0]) == size(eqn.outvars[0]) and not mask.of("spread")
+    is_own &= not mask.is_constant  # XLA takes out a selection whose mask it knows
     if is_own and not all(x.of("product") for x in cases):
         facts = frozenset(x._replace(kind="chosen") if x.kind == "product" else x for x in facts)
     return facts | mask.of("mask")

@@ -92,6 +92,9 @@ class LennardJones(AbstractPairPotential):
         given = None if isinstance(cutoff, str) else cutoff
         species = species_of(epsilon=epsilon, sigma=sigma, cutoff=given, onset=onset)
         e, s = per_element("epsilon", epsilon, species), per_element("sigma", sigma, species)
+        for name, own in (("epsilon", e), ("sigma", s)):
+            if (own < 0).any():
+                raise ValueError(f"{name} must not be negative, got {np.nanmin(own)}")
         e, s = _MIXED[mixing](e[:, None], e[None], s[:, None], s[None])
         e = per_pair("epsilon", epsilon, species, e)
         s = per_pair("sigma", sigma, species, s)

@@ -1,5 +1,6 @@
 """Files of potentials as LAMMPS has them."""
 
+import io
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +16,9 @@ def lines_of(path: Path) -> list[str]:
         ValueError: it says others than metal, which are eV and Å.
         OSError: there is no such file.
     """
-    lines = text_of(path, errors="replace").splitlines()
-    said = re.search(r"UNITS:\s*(\w+)", lines[0]) if lines else None
+    text = io.StringIO(text_of(path, errors="replace"), newline=None)
+    lines = [line.removesuffix("\n") for line in text]  # splitlines() has other ends of lines, too
+    said = re.search(r"(?<!\S)UNITS:\s+(\w+)", lines[0]) if lines else None
     if said and said[1] != "metal":
         raise ValueError(f"{path}, line 1: units must be metal (eV and Å), got {said[1]}")
     return lines
