@@ -169,10 +169,10 @@ _FUNCTIONS = (ELEMENTARY.keys() - _REPLACED) | {
     "lgamma", "polygamma", "random_gamma", "regularized_incomplete_beta", "zeta",
 }
 _MOVES_BESIDES = frozenset({
-    "after_all", "axis_index", "clz", "conj", "create_token", "cummax", "cummin", "debug_callback",
-    "debug_print", "empty2", "imag", "name", "pmax", "pmin", "ppermute", "real", "reduce_precision",
+    "after_all", "axis_index", "clz", "conj", "create_token", "debug_callback", "debug_print",
+    "empty2", "imag", "name", "pmax", "pmin", "ppermute", "real", "reduce_precision",
     "reduce_window_max", "reduce_window_min", "reduce_xor", "scatter-max", "scatter-min",
-    "scatter_max", "scatter_min", "sharding_constraint", "top_k",
+    "scatter_max", "scatter_min", "sharding_constraint",
 })
 # fmt: on
 
