@@ -92,15 +92,11 @@ class LennardJones(AbstractPairPotential):
         given = None if isinstance(cutoff, str) else cutoff
         species = species_of(epsilon=epsilon, sigma=sigma, cutoff=given, onset=onset)
         e, s = per_element("epsilon", epsilon, species), per_element("sigma", sigma, species)
-        for name, own in (("epsilon", e), ("sigma", s)):
-            if (own < 0).any():
-                raise ValueError(f"{name} must not be negative, got {np.nanmin(own)}")
+        _check(e, s)  # before they are mixed: roots of negative numbers are none
         e, s = _MIXED[mixing](e[:, None], e[None], s[:, None], s[None])
         e = per_pair("epsilon", epsilon, species, e)
         s = per_pair("sigma", sigma, species, s)
-        check_positive(sigma=s)
-        if (e < 0).any():
-            raise ValueError(f"epsilon must not be negative, got {e.min()}")
+        _check(e, s)
         cutoffs, onsets = _cut(cutoff, onset, species, s, smooth=smooth)
         self.epsilon, self.sigma = jnp.array(e, float), jnp.array(s, float)
         self.cutoffs, self.onsets = jnp.array(cutoffs, float), jnp.array(onsets, float)
@@ -207,6 +203,13 @@ def _cut(
     if not (onsets < cutoffs).all():
         raise ValueError(f"onset must be below cutoff: {onsets.tolist()}, {cutoffs.tolist()}")
     return cutoffs, onsets
+
+
+def _check(epsilon: np.ndarray, sigma: np.ndarray) -> None:
+    """Raise ValueError for a number that is out of range; NaN where there is none."""
+    check_positive(sigma=sigma[~np.isnan(sigma)])
+    if (epsilon < 0).any():
+        raise ValueError(f"epsilon must not be negative, got {np.nanmin(epsilon)}")
 
 
 def _square(x):
