@@ -345,7 +345,7 @@ def lock():
         (lambda: functools.partial(Faulty, lock()), {}, TypeError, "cannot be sent to another"),
         (lambda: NoStress, {"cell": "frechet"}, ValueError, "system 0 needs its stress"),
         (NoStress, {"cell": "frechet"}, ValueError, "system 0 needs its stress"),
-        (lambda: None, {}, ValueError, "1 structures (0) have no calculator"),
+        (lambda: None, {}, ValueError, "there is no calculator for 1 structure (0)"),
         (EMT, {"skin": 1.0}, TypeError, "skin is for potentials with neighbour lists"),
         (lambda: 3, {}, TypeError, "potential must be"),
     ],

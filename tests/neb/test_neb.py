@@ -324,7 +324,7 @@ def test_images_have_calculators_of_their_own_across_boundaries():
     (expected,) = neb([images], EMTOfASE(), max_steps=2, fmax=0.0)
     assert path.status == Status.MAX_STEPS
     np.testing.assert_array_equal(path.energies, expected.energies)
-    with pytest.raises(ValueError, match=r"1 structures \(1\) have no calculator"):
+    with pytest.raises(ValueError, match=r"no calculator for 1 structure \(1\)"):
         neb([[images[0], images[-1]]], n_images=3)
 
 
@@ -558,7 +558,7 @@ def refusals():
         "bonds": ([[start, end]], {"optimizer": InternalLBFGS()}, "InternalLBFGS"),
         "a search": ([[start, end]], {"optimizer": LBFGSLineSearch()}, "choose FIRE"),
         "an option of ASE": ([[start, end]], {"steps": 3}, "write max_steps"),
-        "no calculators": ([[start, end]], {"potential": None}, "have no calculator"),
+        "no calculators": ([[start, end]], {"potential": None}, "there is no calculator"),
         "an element": ([changed_to("Fe")], {}, "EMT has no parameters for Fe"),
     }
 

@@ -171,7 +171,7 @@ def test_wrong_parameters_are_named(make, message):
 
 
 def test_a_species_without_parameters_is_named_with_its_systems():
-    with pytest.raises(ValueError, match=r"Buckingham .* for Al, which is in 1 .* for O, Si"):
+    with pytest.raises(ValueError, match=r"Buckingham .* for Al, which is in system .* for O, Si"):
         POTENTIALS["BKS"].check([Atoms("SiO2"), Atoms("Al")])
 
 

@@ -251,7 +251,7 @@ def test_wrong_parameters_are_named(make, message):
 
 def test_a_species_without_parameters_is_named_with_its_systems():
     atoms = [STRUCTURES["cell of four"], mixed(STRUCTURES["slab"])]
-    with pytest.raises(ValueError, match=r"for (Ne|Xe), which is in 1 systems \(1\).*for Ar, Kr"):
+    with pytest.raises(ValueError, match=r"for (Ne|Xe), which is in system 1;.*for Ar, Kr"):
         LennardJones.named("Ar", "Kr").check(atoms)
     LennardJones.named().check(atoms)
     POTENTIALS["shifted"].check(atoms)

@@ -13,7 +13,7 @@ from basinax.results.report.curves import DRAWN, POINTS, SMALLEST, Curve, conver
 from basinax.results.report.histograms import BINS, histogram
 from basinax.results.report.page import MOST, chosen, write_report
 from basinax.results.report.structures import structures_of
-from basinax.results.report.tables import SHOWN, Span, counts_of, sections_of, table_of
+from basinax.results.report.tables import SHOWN, Span, counts_of, percent_of, sections_of, table_of
 
 pytest.importorskip("bokeh", reason="a report needs Bokeh")
 
@@ -307,6 +307,7 @@ def test_counts_begin_with_those_that_converged_and_keep_unknown_statuses():
         ("running", 1),
         ("lost", 1),
     ]
+    assert percent_of(np.arange(99_999) > 0) == 99.99 and percent_of(np.ones(3, bool)) == 100
 
 
 def test_tables_among_settings_are_sections_of_their_own():

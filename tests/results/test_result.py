@@ -170,6 +170,10 @@ def test_values_of_info_are_columns_by_name():
     np.testing.assert_array_equal(table["gap"], [1.5, np.nan, 2.0])
     assert found.to_dict("label")["label"] == table["label"]
     assert relax([]).to_dict("label")["label"] == []
+    atoms[0].info |= {"list": [np.float64(1), (np.float32(2),)], "map": {"cell": np.eye(2)}}
+    found = relax(atoms, LennardJones(**ARGON), FIRE())
+    assert found.to_dict("list")["list"][0] == "[1.0, (2.0,)]"
+    assert found.to_dict("map")["map"][0] == "{'cell': [[1.0, 0.0], [0.0, 1.0]]}"
     for a, value in zip(atoms, (True, 2**70, "x"), strict=True):
         a.info["mixed"] = value
     atoms[0].info["switch"] = np.True_

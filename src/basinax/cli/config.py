@@ -22,6 +22,7 @@ from basinax.config.tables import (
     read_config,
     require_known,
     strict,
+    table_of,
     toml_of,
 )
 
@@ -103,7 +104,7 @@ def settings_of(groups: Sequence[Any]) -> Table:
     table = {name: x for name, x in values.items() if x is not None and name not in _NO_SETTINGS}
     optimizer, potential = table.get("optimizer", ""), table.get("potential", "")
     if optimizer.startswith("{"):
-        table["optimizer"] = json.loads(optimizer)
+        table["optimizer"] = table_of(optimizer, "the optimizer")
     elif optimizer.endswith(ENDINGS):
         table["optimizer"] = read_config(optimizer)
     if is_config(potential):

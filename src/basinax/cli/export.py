@@ -16,6 +16,7 @@ from basinax.cli.values import Shard, shard_of
 from basinax.config.files import key_of
 from basinax.config.tables import RECORD, Table
 from basinax.minimize.status import Status
+from basinax.numerics.settings import count_of
 from basinax.results.report.page import check_report
 from basinax.results.table import csv_of, writer_of
 from basinax.runs.changes import changes, joined
@@ -142,7 +143,8 @@ def merge(folders: list[Path], place: Path, *, force: bool) -> None:
         record[RECORD]["results"] = counts_of(briefs)
         note_place(place, record[RECORD])
         whole.write_record(record)  # last: what has failed before is no run
-    print_line(out, f"{place}: {len(of)} structures of {len(parts)} folders")
+    structures, folders = count_of(len(of), "structure"), count_of(len(parts), "folder")
+    print_line(out, f"{place}: {structures} of {folders}")
 
 
 def _record_of(parts: list[RunFolder], *, force: bool) -> Table:

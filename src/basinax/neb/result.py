@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 
 from basinax.minimize.status import Status
 from basinax.neb.paths import IMAGES, images_of
-from basinax.numerics.settings import shown
+from basinax.numerics.settings import count_of, shown
 from basinax.results.compare import AbstractCompared, Comparison, distance_of
 from basinax.results.history import History
 from basinax.results.record import Entries, Relaxed
@@ -258,7 +258,7 @@ class PathsResult(Entries[MinimumEnergyPath]):
     """The result of `neb`: a sequence of paths, in the order of the input."""
 
     def __repr__(self) -> str:
-        return f"PathsResult({len(self)} paths, {int(self.converged.sum())} converged)"
+        return f"PathsResult({count_of(len(self), 'path')}, {int(self.converged.sum())} converged)"
 
     @property
     def status(self) -> np.ndarray:

@@ -33,6 +33,7 @@ from basinax.numerics.order_rules import (
     outcomes,
 )
 from basinax.numerics.rounding import EXACT
+from basinax.numerics.settings import count_of
 from basinax.numerics.static import Static, partition
 
 
@@ -70,7 +71,8 @@ class OrderCheck(NamedTuple):
         if not self.findings:
             return "no rounding and no order is left to the compiler"
         n_others = len(self.findings) - len(self.in_batches)
-        end = f"{len(self.findings)} findings, of which {n_others} change no bit between batches"
+        found = count_of(len(self.findings), "finding")
+        end = f"{found}, of which {n_others} change no bit between batches"
         return "\n".join([*map(str, self.findings), end])
 
     __repr__ = __str__

@@ -152,10 +152,12 @@ class AbstractPotential(eqx.Module):
         ids = np.repeat(np.arange(len(atoms)), [len(a) for a in atoms])
         element = int(numbers[unknown][0])
         systems = np.unique(ids[unknown & (numbers == element)]).tolist()
+        one = len(systems) == 1
+        where = f"system {systems[0]}" if one else f"{len(systems)} systems ({first_of(systems)})"
         raise ValueError(
             f"{type(self).__name__} has no parameters for {chemical_symbols[element]}, which is in"
-            f" {len(systems)} systems ({first_of(systems)}); it has them for {self._elements()}."
-            f" Give parameters for {chemical_symbols[element]}, or leave these systems out"
+            f" {where}; it has them for {self._elements()}. Give parameters for"
+            f" {chemical_symbols[element]}, or leave out what has it"
         )
 
     def kinds(self, numbers: Int32[Array, "rows"]) -> Int32[Array, "rows"]:

@@ -260,6 +260,8 @@ def distance_of(first: Relaxed, other: Relaxed) -> float:
         cell = (cells[0] + cells[1]) / 2
         moves = to_nearest_images((shifts - origin) @ cell, cell, pbc)
         moves -= 0.0 if is_held else moves.mean(axis=0)
+    if np.array_equal(ours, theirs) and np.array_equal(first.cell, other.cell):
+        return 0.0  # of which turns and means leave roundings
     return float(np.sqrt((moves * moves).sum(axis=1)).max(initial=0.0))
 
 

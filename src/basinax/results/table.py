@@ -165,7 +165,20 @@ def _bare(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     is_plain = isinstance(value, bool | float | str)
-    return value if is_plain or (isinstance(value, int) and abs(value) < 2**63) else str(value)
+    if is_plain or (isinstance(value, int) and abs(value) < 2**63):
+        return value
+    return str(_of_python(value))
+
+
+def _of_python(value: Any) -> Any:
+    """The value with numbers and lists of Python in place of NumPy's, whose texts name types."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {key: _of_python(x) for key, x in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(_of_python, value))
+    return value
 
 
 def frame_of(columns: Columns) -> Any:

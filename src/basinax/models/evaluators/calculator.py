@@ -25,6 +25,7 @@ from basinax.numerics.processor import n_cores
 from basinax.numerics.settings import (
     POSITIVE,
     at_least,
+    count_of,
     first_of,
     one_number,
     require_switch,
@@ -127,8 +128,8 @@ class OwnCalculators(AbstractEvaluator):
         without = [k for k, a in enumerate(atoms) if a.calc is None]
         if without:
             raise ValueError(
-                f"{len(without)} structures ({first_of(without)}) have no calculator: give relax a"
-                " potential, or set atoms.calc"
+                f"there is no calculator for {count_of(len(without), 'structure')}"
+                f" ({first_of(without)}): give relax a potential, or set atoms.calc"
             )
         for k, a in enumerate(atoms):
             if not is_calculator(a.calc):

@@ -130,8 +130,7 @@ def _facts(structures: Structures) -> list[tuple[str, str]]:
     """The numbers at the top of the page, each with its name."""
     facts = [_named(len(structures), structures.noun)]
     if len(structures):
-        share = 100 * structures.converged.mean()
-        facts.append(("converged", f"{min(share, 99.99) if share < 100 else share:.4g} %"))
+        facts.append(("converged", f"{tables.percent_of(structures.converged):.4g} %"))
     for name, noun in (("atoms", "atom"), ("evaluations", "evaluation")):
         if structures.has(name):
             facts.append(_named(np.nansum(structures.values[name]), noun))
@@ -140,8 +139,12 @@ def _facts(structures: Structures) -> list[tuple[str, str]]:
         facts.append(("to the last end", tables.seconds_text(seconds)))
         if seconds > 0:
             n_ended = int(np.isfinite(structures.values["seconds"]).sum())
-            facts.append((f"{structures.noun}s / s", f"{n_ended / seconds:.3g}"))
+            facts.append((f"{structures.noun}s / s", _rate(n_ended / seconds)))
     return facts
+
+
+def _rate(n: float) -> str:
+    return f"{n:,.0f}" if n >= 100 else f"{n:.3g}"
 
 
 def _named(n: float, noun: str) -> tuple[str, str]:

@@ -72,9 +72,15 @@ def counts_of(structures: Structures) -> list[StatusLine]:
         if not of.any() or name in (line.status for line in lines):
             continue
         medians = [_median(structures.values[key][of]) for key in ("steps", "evaluations")]
-        percent = 100 * float(of.mean())
+        percent = percent_of(of)
         lines.append(StatusLine(name or "?", meaning_of(name), int(of.sum()), percent, *medians))
     return lines
+
+
+def percent_of(which: np.ndarray) -> float:
+    """The share of True, which four digits show as 100 only where it is all."""
+    percent = 100 * float(which.mean())
+    return min(percent, 99.99) if percent < 100 else percent
 
 
 def meaning_of(status: str) -> str:
