@@ -205,13 +205,23 @@ def test_potentials_of_users_have_it(potential):
         np.testing.assert_allclose(ours.hessian, theirs.hessian, rtol=0, atol=1e-13)
 
 
+@jax.custom_jvp
+def in_steps(x):
+    return jnp.round(jnp.exp(x) * 1e9) / 1e9
+
+
+@in_steps.defjvp
+def _slope_of_steps(primals, tangents):
+    return in_steps(*primals), in_steps(*primals) * tangents[0]
+
+
 class OfFunctions(OfAtoms):
-    """Energies whose forces have functions that are rewritten."""
+    """Energies whose forces have functions that are rewritten, and one with a rule of its own."""
 
     def energy(self, near):
         r = near.distances / 3.4
         terms = (jnp.tanh(r - 1.0) - 0.4) ** 2 + jax.nn.softplus(2.0 - r) + r * jnp.log(r)
-        return jnp.sum(0.01 * terms, where=near.is_there)
+        return jnp.sum(0.01 * (terms + in_steps(1.0 - r)), where=near.is_there)
 
 
 def test_functions_that_are_rewritten_have_their_derivatives_in_it():

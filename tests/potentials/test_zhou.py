@@ -9,7 +9,7 @@ from ase import Atoms
 from ase.build import bulk
 from ase.neighborlist import neighbor_list
 
-from basinax.atoms import ZhouEAM, potential_from
+from basinax.atoms import Batch, NeighborTable, ZhouEAM, potential_from
 from basinax.potentials.zhou import METALS, Metal
 from metal_tables import metal
 from structures import evaluate, rattled, results_of, shapes_of
@@ -189,6 +189,15 @@ def test_the_energy_of_a_pair_jumps_by_less_than_a_fifth_of_a_mev_at_the_cutoff(
 def test_results_have_the_dtype_of_the_positions(dtype):
     got = shapes_of([metal("cell of four", ALLOY)], ZhouEAM(*ALLOY), dtype)
     assert {x.dtype for x in jax.tree.leaves(got)} == {np.dtype(dtype)}
+
+
+def test_an_alloy_is_evaluated_outside_of_jit_too():
+    """As a program by itself its kernel ended the process."""
+    alloy = Batch.from_atoms([Atoms("CuNiCu", [(0, 0, 0), (2.5, 0.1, 0), (0.3, 2.6, 0.2)])])
+    potential = ZhouEAM("Cu", "Ni")
+    lists = NeighborTable(alloy, potential.cutoff, 0.5, lists=potential.lists).to_device()
+    expected = jax.jit(lambda *given: potential(*given).energies)(alloy, lists)
+    np.testing.assert_allclose(potential(alloy, lists).energies, expected, rtol=1e-12)
 
 
 def test_two_atoms_at_one_place_have_an_energy_that_is_not_finite():

@@ -697,6 +697,18 @@ def test_the_derivative_is_right_where_squares_are_out_of_range(rescale, size):
     np.testing.assert_allclose(along / (1 if rescale else limits[:, None]), 0.0, atol=1e-6)
 
 
+def test_leaves_of_short_numbers_have_derivatives():
+    """Of single precision beside double, with the norm of both: no derivative is lost."""
+    index, draw = SystemIndex.from_sizes([3, 2]), np.random.default_rng(0)
+    short, long = (jnp.asarray(draw.normal(size=(5, 3)), dtype) for dtype in (np.float32, float))
+
+    def clipped(x):
+        return clip_by_norm({"short": x, "long": long}, 0.5, index).tree["short"]
+
+    found, expected = (jax.jvp(clipped, (x,), (x,))[1] for x in (short, short.astype(float)))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize("power", [-67, 67])
 def test_second_derivatives_are_right_where_squares_are_out_of_range(power):
     """Of a norm and of a clip, which are those of numbers of usual size in other units."""

@@ -61,9 +61,15 @@ def _choose_derivative(primals, tangents):
     return choose(mask, on_true, on_false), jnp.where(mask != 0, by_true, by_false)
 
 
+@jax.custom_jvp
 def toward_zero(x: Float[Array, "..."]) -> Float[Array, "..."]:
     """The neighbouring number of x in its dtype, nearer to zero. x must not be zero."""
     return from_bits(signed_bits(x) - jnp.asarray(1, _integer(x.dtype)), x.dtype)
+
+
+@toward_zero.defjvp
+def _toward_zero_jvp(primals, tangents):
+    return toward_zero(*primals), tangents[0]  # as of x: JAX has no derivative of bits
 
 
 def scale_exactly(x: Float[Array, "..."], exponent: Int[Array, "..."]) -> Float[Array, "..."]:

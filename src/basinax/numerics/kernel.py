@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import Tracer
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend import core as jax_core
 from jax.interpreters import ad
@@ -53,7 +54,8 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
         if any(isinstance(x, ad.JVPTracer) for x in read):
             results = jax_core.jaxpr_as_fun(closed)(*jax.tree.leaves(args))
             return jax.tree.unflatten(jax.tree.structure(shapes), results)
-        if not _is_possible(closed.jaxpr):
+        # Nor is it a program by itself, of which some have ended the process, too.
+        if not (_is_possible(closed.jaxpr) and any(isinstance(x, Tracer) for x in read)):
             return function(*args)
 
         @jax.jit
