@@ -143,8 +143,8 @@ def merge(folders: list[Path], place: Path, *, force: bool) -> None:
         record[RECORD]["results"] = counts_of(briefs)
         note_place(place, record[RECORD])
         whole.write_record(record)  # last: what has failed before is no run
-    structures, folders = count_of(len(of), "structure"), count_of(len(parts), "folder")
-    print_line(out, f"{place}: {structures} of {folders}")
+    n_structures, n_folders = count_of(len(of), "structure"), count_of(len(parts), "folder")
+    print_line(out, f"{place}: {n_structures} of {n_folders}")
 
 
 def _record_of(parts: list[RunFolder], *, force: bool) -> Table:
