@@ -236,10 +236,6 @@ EXACT_OPERATIONS = {
     "choices": lambda x, y: [jnp.where(x < y, x, y), jnp.argmax(x), jnp.argmin(x), jnp.sort(x)],
     "extremes": lambda x, y: [x.max(), x.min(), (x < y).any(), (x < y).all()],
     "orders": lambda x, y: [lax.cummax(x), lax.cummin(y), lax.top_k(x, 2)],
-    "places in an order": lambda x, y: [
-        jnp.searchsorted(jnp.sort(x), y),
-        jnp.searchsorted(jnp.sort(x), y, side="right"),
-    ],
     "shapes": lambda x, y: [x[None, ::-1].T.reshape(-1), jnp.pad(x, 1), jnp.squeeze(x[:, None])],
     "parts": lambda x, y: [jnp.concatenate([x, y]), *jnp.split(x, 3), jnp.stack([x, y])],
     "places": lambda x, y: [x[jnp.argmax(y)], x[jnp.argsort(y)], x.at[jnp.argmax(y)].set(1.0)],

@@ -185,7 +185,7 @@ EXACT = frozenset({
     "abs", "and", "argmax", "argmin", "bitcast_convert_type", "broadcast_in_dim", "ceil",
     "concatenate", "convert_element_type", "copy", "cummax", "cummin", "device_put",
     "dynamic_slice", "dynamic_update_slice", "eq", "exact", "floor", "gather", "ge", "gt",
-    "iota", "is_finite", "le", "le_to", "lt", "lt_to", "name", "ne", "neg", "nextafter", "not",
+    "iota", "is_finite", "le", "lt", "name", "ne", "neg", "nextafter", "not",
     "optimization_barrier", "or", "pad", "population_count", "pvary", "reduce_and",
     "reduce_max", "reduce_min", "reduce_or", "rem", "reshape", "reshard", "rev", "round",
     "scatter", "select_n", "shift_left", "shift_right_arithmetic", "shift_right_logical",
