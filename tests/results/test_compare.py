@@ -17,7 +17,6 @@ from ase.constraints import (
 )
 
 from basinax.atoms import AtomsRelaxation, Compared, Comparison, Relaxed
-from basinax.results.compare import distance_of
 
 
 def entry(atoms, source="0", positions=None, **fields):
@@ -83,9 +82,8 @@ def test_a_summary_has_counts_sums_and_the_first_structures(tmp_path):
 def test_a_structure_is_at_no_distance_from_itself():
     """Of sums and turns some roundings would be left, as if bits differed."""
     bent = Atoms("Ar3", [(0, 0, 0), (0.1, 0, 3.8), (0, 2, 7)])
-    assert distance_of(entry(bent), entry(bent)) == 0.0
-    moved = bent.positions * (1 + 1e-9)
-    assert distance_of(entry(bent), entry(bent, positions=moved)) > 0
+    assert apart(bent, bent.positions) == 0.0
+    assert apart(bent, bent.positions * (1 + 1e-9)) > 0
 
 
 def test_infinite_energies_are_lower_or_higher():

@@ -41,26 +41,15 @@ def with_ordered_sums(function: Callable) -> Callable:
 
     Its forward derivatives are those of `function`, with ordered sums.
     """
-
-    @functools.wraps(function)
-    def again(*args):
-        closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
-        results = _with_derivative(closed.jaxpr)(*closed.consts, *jax.tree.leaves(args))
-        return jax.tree.unflatten(jax.tree.structure(shapes), results)
-
-    return again
+    return _rewritten(function, {}, _done, _with_derivative)
 
 
-def _with_derivative(jaxpr: Any) -> Callable[..., list[Any]]:
-    """A function of constants and inputs, done again, whose derivative is that of the original.
+def _with_derivative(again: Callable[..., list[Any]], jaxpr: Any) -> Callable[..., list[Any]]:
+    """`again`, which does a jaxpr again, with the derivative of the original.
 
     What is done again lacks the rules of functions that have their own (`jax.custom_jvp`).
     """
-    n_consts = len(jaxpr.constvars)
-
-    @jax.custom_jvp
-    def again(*inputs):
-        return _evaluate(jaxpr, inputs[:n_consts], inputs[n_consts:], {}, _done)
+    again, n_consts = jax.custom_jvp(again), len(jaxpr.constvars)
 
     @again.defjvp
     def derivative(primals, tangents):
@@ -91,23 +80,31 @@ def with_ordered_scatters(function: Callable) -> Callable:
 
 
 def _rewritten(
-    function: Callable, control: Mapping[str, Callable], others: Callable[..., list[Any]]
+    function: Callable,
+    control: Mapping[str, Callable],
+    others: Callable[..., list[Any]],
+    derived: Callable[..., Callable] = lambda again, jaxpr: again,
 ) -> Callable:
     """`function`, done again from its operations.
 
     Args:
         control: how to do operations, by name, given a function that does an inner one.
         others: how to do the other operations.
+        derived: gives what does a jaxpr again, a function of constants and inputs, its derivative.
     """
 
     @functools.wraps(function)
-    def again(*args):
+    def whole(*args):
         closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
-        leaves = jax.tree.leaves(args)
-        results = _evaluate(closed.jaxpr, closed.consts, leaves, control, others)
+        n = len(closed.consts)
+
+        def again(*inputs):
+            return _evaluate(closed.jaxpr, inputs[:n], inputs[n:], control, others)
+
+        results = derived(again, closed.jaxpr)(*closed.consts, *jax.tree.leaves(args))
         return jax.tree.unflatten(jax.tree.structure(shapes), results)
 
-    return again
+    return whole
 
 
 def _evaluate(jaxpr, consts, args, control, others) -> list[Any]:

@@ -162,18 +162,17 @@ def further_columns(
 
 def _bare(value: Any) -> Any:
     """A number or a text of Python; the text of what is neither, and of too large an integer."""
-    if isinstance(value, np.generic | np.ndarray):
-        value = value.tolist()
+    value = _of_python(value)
     is_plain = isinstance(value, bool | float | str)
-    if is_plain or (isinstance(value, int) and abs(value) < 2**63):
-        return value
-    return str(_of_python(value))
+    return value if is_plain or (isinstance(value, int) and abs(value) < 2**63) else str(value)
 
 
 def _of_python(value: Any) -> Any:
     """The value with numbers and lists of Python in place of NumPy's, whose texts name types."""
-    if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
     if isinstance(value, dict):
         return {key: _of_python(x) for key, x in value.items()}
     if type(value) in (list, tuple):
@@ -308,9 +307,7 @@ def _finite(row: dict[str, Any]) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     """The value with a text in place of a status, and a number of Python in place of NumPy's."""
-    if isinstance(value, enum.Enum):
-        return str(value)
-    return value.item() if isinstance(value, np.generic) else value
+    return str(value) if isinstance(value, enum.Enum) else _of_python(value)
 
 
 def _is_number(value: Any) -> bool:
