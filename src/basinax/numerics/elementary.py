@@ -182,6 +182,19 @@ def logistic(x: Numbers) -> Numbers:
     return rounded(1.0 / (1.0 + exp(-x)))
 
 
+@jax.custom_jvp
+def square_root(x: Numbers) -> Numbers:
+    """√x. Its derivative is 0 where the root is, so that a product with it is a number."""
+    return rounded(jnp.sqrt(x))
+
+
+@square_root.defjvp
+def _square_root_jvp(primals, tangents):
+    root = square_root(*primals)
+    is_zero = root == 0.0
+    return root, jnp.where(is_zero, 0.0, 0.5 * tangents[0] / jnp.where(is_zero, 1.0, root))
+
+
 def rsqrt(x: Numbers) -> Numbers:
     return rounded(1.0 / rounded(jnp.sqrt(x)))
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from basinax.numerics.elementary import square_root
 from basinax.numerics.rounding import rounded, wide_dtype
 from basinax.numerics.settings import Decay, Positive
 from basinax.optimizers.protocol import (
@@ -50,7 +51,7 @@ class Adam(AbstractTransform):
         own = each_system(self, like)
         b1_power, b2_power = rounded(state.b1_power * own.b1), rounded(state.b2_power * own.b2)
         # m/(1 - b₁ᵗ) and √v/√(1 - b₂ᵗ) remove the bias towards the zeros at the start
-        scales = [rounded(1 / (1 - b1_power)), _root(rounded(1 / (1 - b2_power)))]
+        scales = [rounded(1 / (1 - b1_power)), square_root(rounded(1 / (1 - b2_power)))]
         values = [(x, 0.0) for x in (own.b1, own.b2, *scales, own.learning_rate)]
         values = [*values, (own.eps, 1.0)]
         step, mean, root = segment.map_rows(_move, prefix, values, updates, state.mean, state.root)
@@ -73,16 +74,12 @@ def _move(b1, b2, mean_scale, root_scale, rate, eps, gradient, mean, root):
 
     mean = rounded(b1 * mean) + rounded((1 - b1) * gradient)
     square = rounded(b2 * rounded(root * root)) + rounded((1 - b2) * rounded(gradient * gradient))
-    root = _root(square)
+    root = square_root(square)
     divisor = rounded(root_scale * root) + eps
     has_divisor = divisor != 0
     part = rounded(rounded(mean_scale * mean) / jnp.where(has_divisor, divisor, 1))
     step = -rounded(rate * jnp.where(has_divisor, part, 0))
     return step.astype(narrow), mean / inverse, root / inverse
-
-
-def _root(x):
-    return rounded(jnp.sqrt(x))
 
 
 class AdamState(AbstractState):

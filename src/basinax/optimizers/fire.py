@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32, PyTree
 
+from basinax.numerics.elementary import square_root
 from basinax.numerics.rounding import rounded
 from basinax.numerics.settings import Count, Growth, Limit, Positive, Share, Shrinking
 from basinax.optimizers.protocol import (
@@ -80,7 +81,7 @@ class FIRE(AbstractTransform):
         # |v|² of the new velocity from the products at hand; no term is negative, none cancels
         new_vv = rounded(rounded(keep * keep) * vv) + rounded(rounded(push * push) * gg)
         new_vv = new_vv + jnp.where(is_downhill, rounded(2 * rounded(keep * push) * power), 0)
-        speed = rounded(jnp.sqrt(new_vv))
+        speed = square_root(new_vv)
         slowing, speed = slowed(speed, products.a_exponents)
         keep, push = keep * slowing, push * slowing
         time = time_within(own.maxstep, dt, speed)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32, PyTree
 
-from basinax.numerics.elementary import quotient
+from basinax.numerics.elementary import quotient, square_root
 from basinax.numerics.rounding import rounded
 from basinax.numerics.settings import (
     Count,
@@ -133,7 +133,7 @@ class FIRE2(AbstractTransform):
         vv, power, gg = products.aa, -products.ab, products.bb
         speed2 = rounded(rounded(keep * keep) * vv) + rounded(rounded(push * push) * gg)
         speed2 = speed2 + jnp.where(keep > 0, rounded(2 * rounded(rounded(keep * push) * power)), 0)
-        slowing, speed = slowed(rounded(jnp.sqrt(speed2)), products.a_exponents)
+        slowing, speed = slowed(square_root(speed2), products.a_exponents)
         if self.use_abc:
             return slowing, quotient(maxstep, dt), dt
         return slowing, jnp.zeros_like(dt), time_within(maxstep, dt, speed)
@@ -141,7 +141,7 @@ class FIRE2(AbstractTransform):
 
 def _time_back(maxstep, dt, products: rescale.Products):
     """Twice the time of a step back: dt, unless that step would be out of all proportion."""
-    speed = segment.saturated(rounded(jnp.sqrt(products.aa)), products.a_exponents)
+    speed = segment.saturated(square_root(products.aa), products.a_exponents)
     is_wild = rounded(dt * speed) > rounded(OUT_OF_PROPORTION * maxstep)
     return jnp.where(is_wild, rounded(maxstep / jnp.where(is_wild, speed, 1)), dt)
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
+from basinax.numerics.elementary import square_root
 from basinax.numerics.rounding import rounded
 from basinax.numerics.settings import Finite, FixedCount, Limit, Number, Positive
 from basinax.optimizers.protocol import (
@@ -113,7 +114,7 @@ class LBFGS(AbstractTransform):
     def _has_curvature(self, s, y, prefix):
         """Whether to keep each pair, and the units of the pair."""
         products = rescale.products(s, y, prefix, has_one_unit=False)
-        lengths = rounded(rounded(jnp.sqrt(products.aa)) * rounded(jnp.sqrt(products.bb)))
+        lengths = rounded(square_root(products.aa) * square_root(products.bb))
         curvature = per_system(self.curvature, "curvature", lengths)
         is_curved = products.ab > rounded(curvature * lengths)
         return is_curved & jnp.isfinite(lengths), products.b_exponents

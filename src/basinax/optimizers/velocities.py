@@ -9,6 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Int32
 
+from basinax.numerics.elementary import square_root
 from basinax.numerics.exponents import power_of_two, split
 from basinax.numerics.rounding import rounded
 from basinax.systems.segment import saturated
@@ -27,7 +28,7 @@ def adapted(state: Any, own: Any, is_settled, is_uphill, *, shortest: Any):
 
 def mixing_ratio(vv: PerSystem, gg: PerSystem) -> PerSystem:
     """|v|/|g| from the squares; 0 where the gradient is none, or next to none beside v."""
-    speed, slope = rounded(jnp.sqrt(vv)), rounded(jnp.sqrt(gg))
+    speed, slope = square_root(vv), square_root(gg)
     least = 2.0 ** -(jnp.finfo(vv.dtype).maxexp // 3)
     has_slope = slope > rounded(least * speed)
     return jnp.where(has_slope, rounded(speed / jnp.where(has_slope, slope, 1)), 0)

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from basinax.numerics import xla
+from basinax.numerics.elementary import square_root
 from basinax.numerics.exponents import (
     from_bits,
     infinity_bits,
@@ -136,7 +137,7 @@ def plain_norms(
     else:
         sums = indices.sums([term(x) for x in rows])
     total = functools.reduce(jnp.add, sums)
-    values = total if ord == 1 else _root(total)
+    values = total if ord == 1 else square_root(total)
     # Test the stored root, not the sum: in global mode XLA may compute the sum again.
     is_unsafe = _shifts(values, ord) != 0
     return Norms(values, values, jnp.zeros_like(values, jnp.int32)), is_unsafe
@@ -168,7 +169,7 @@ def _scaled(leaves, indices, shifts, ord) -> Norms:
     pairs = zip(indices.join(leaves), indices.distinct, strict=True)
     parts = indices.cut([one_by_one(part, x, index) for x, index in pairs], leaves)
     sums = _total(parts, indices)
-    mantissas = _root(sums) if ord == 2 else sums
+    mantissas = square_root(sums) if ord == 2 else sums
     return _compact(join(mantissas, -shifts), mantissas, -shifts)
 
 
@@ -313,7 +314,3 @@ def _total(rows: Leaves, indices: Indices) -> Float[Array, "systems"]:
 
 def _square(x):
     return rounded(x * x)
-
-
-def _root(x):
-    return rounded(jnp.sqrt(x))

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Shaped
 
+from basinax.numerics.elementary import square_root
 from basinax.numerics.exponents import from_bits, infinity_bits, scale_exactly, split
 from basinax.numerics.rounding import (
     add_components,
@@ -108,10 +109,7 @@ def longest_row_in_units(tree: Tree, index_prefix: Prefix = None) -> tuple[PerSy
 
     squares = squares_of(wide)
     squares, (exponents,) = in_units([([tree], squares)], index_prefix, squares, again)
-    # The square root has no derivative at 0.
-    is_zero = squares <= 0
-    root = rounded(jnp.sqrt(jnp.where(is_zero, jnp.ones_like(squares), squares)))
-    return jnp.where(is_zero, jnp.zeros_like(root), root), exponents
+    return square_root(squares), exponents
 
 
 def is_finite(tree: Tree, index_prefix: Prefix = None) -> Bool[Array, "systems"]:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int32
 
-from basinax.numerics.elementary import clamp
+from basinax.numerics.elementary import clamp, square_root
 from basinax.numerics.rounding import rounded
 from basinax.numerics.settings import (
     Limit,
@@ -274,7 +274,7 @@ def _cubic(a: LinePoint, b: LinePoint, is_mirrored) -> tuple[PerSystem, Bool[Arr
     part = _quotient(theta, size)
     slopes = rounded(_quotient(a.slope, size) * _quotient(b.slope, size))
     square = rounded(part * part) - slopes
-    root = rounded(jnp.sqrt(jnp.maximum(square, jnp.zeros_like(square))))
+    root = square_root(jnp.maximum(square, jnp.zeros_like(square)))
     gamma = rounded(size * root)
     gamma = jnp.where(is_mirrored, -gamma, gamma)
     p = (gamma - a.slope) + theta
