@@ -27,6 +27,7 @@ from basinax import (
     ConjugateGradient,
     GradientDescent,
     LBFGSLineSearch,
+    LevenbergMarquardt,
     MaxStepSize,
     MDMin,
     MoreThuente,
@@ -177,6 +178,8 @@ class Halve(AbstractTransform):
 
 
 def test_third_parties_can_register():
+    with pytest.raises(TypeError, match=r"LevenbergMarquardt has no name in configs$"):
+        to_config(LevenbergMarquardt())
     with pytest.raises(TypeError, match=r"Halve has no name in configs: decorate it"):
         to_config(Halve())
     assert register("test-halve")(Halve) is Halve
@@ -286,6 +289,13 @@ class Odd(Halve):
 def test_a_raw_optax_transformation_says_how_to_make_one_with_a_config(make):
     with pytest.raises(TypeError, match=r"make it with basinax.optax_transform"):
         to_config(make())
+
+
+def test_static_lists_in_one_another_become_tuples_again():
+    """A static field needs a hash."""
+    lists = register("test-static-lists")(type("Lists", (Odd,), {}))
+    made = from_config(to_config(lists(factor=((1, 2), (3, 4)))))
+    assert made.factor == ((1, 2), (3, 4)) and hash(jax.tree.structure(made))
 
 
 def test_a_field_that_is_no_plain_value_is_named():

@@ -253,15 +253,18 @@ def test_progress_has_phases():
     assert known and all(0 < p.fmax_median <= p.fmax_largest for p in known)
 
 
-def test_a_bar_shows_the_phase_counts_and_forces():
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_bar_shows_the_phase_counts_and_times_and_forces_where_it_has_room(width):
     shown = io.StringIO()
-    bar = Bar(Console(file=shown, force_terminal=True, width=160))
+    bar = Bar(Console(file=shown, force_terminal=True, width=width))
     bar.start()
-    bar.show(Progress(10, 3, 1, "running", 0.25, 1.5))
+    bar.show(Progress(1000, 300, 100, "running", 0.25, 1.5))
     bar.refresh()
     bar.stop()
-    for text in ("running", "3 converged", "6 running", "1 failed", "0.25 (median)", "1.5 (worst)"):
-        assert text in re.sub(r"\x1b\[[\d;]*m", "", shown.getvalue())
+    line = re.sub(r"\x1b\[[\d;]*m", "", shown.getvalue())
+    counts = "300 converged, 600 running, 100 failed"
+    assert re.search(rf"running .*{counts}.* \d:\d\d:\d\d left: [-\d]:[-\d]+:[-\d]+", line)
+    assert ("fmax 0.25 (median) 1.5 (worst)" in line) == (width == 160)
 
 
 def test_a_bar_is_shown_where_it_is_asked_for(capfd):

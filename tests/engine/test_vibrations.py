@@ -232,6 +232,7 @@ def in_a_plane() -> Atoms:
     [
         (molecule("N2"), {}, TypeError, "pass \\[atoms\\]"),
         ([molecule("N2")], {"nfree": 3}, ValueError, "nfree must be 2 or 4"),
+        ([molecule("N2")], {"nfree": [2]}, ValueError, r"nfree must be 2 or 4, got \[2\]"),
         ([molecule("N2")], {"delta": 0.0}, ValueError, "delta must be positive"),
         ([molecule("N2")], {"tolerance": -1}, ValueError, "tolerance must be 0 or more"),
         ([molecule("N2")], {"indices": [0, 1]}, ValueError, "2 entries for 1 structures"),

@@ -90,7 +90,7 @@ def test_infinite_energies_are_lower_or_higher():
     found = result(a=0.0, b=0.0, c=0.0, d=0.0).compare(
         result(a=np.inf, b=-np.inf, c=np.nan, d=0.0005)
     )
-    assert "1 lower, 1 higher, 1 within" in repr(found)
+    assert "1 lower, 1 higher, 1 within 1 meV/atom, 1 unknown; largest" in repr(found)
 
 
 def apart(atoms, positions) -> float:

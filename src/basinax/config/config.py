@@ -114,9 +114,9 @@ def _encoded_fields(part: Any, classes: Mapping[str, type]) -> Config:
     """The config of a transform or a search: its name and fields."""
     names = [name for name, cls in classes.items() if type(part) is cls]
     if not names:
-        raise TypeError(
-            f"{type(part).__name__} has no name in configs: decorate it with basinax.register(name)"
-        )
+        is_own = type(part).__module__.startswith("basinax.")
+        hint = "" if is_own else ": decorate it with basinax.register(name)"
+        raise TypeError(f"{type(part).__name__} has no name in configs{hint}")
     config: Config = {"name": names[0]}
     for field in dataclasses.fields(part):
         value = getattr(part, field.name)
@@ -183,8 +183,13 @@ def _made(cls: type, name: str, options: Config) -> Any:
     decoded = {key: _decoded(value, key) for key, value in options.items()}
     for field in fields:  # a static field cannot hold an array
         if field.metadata.get("static") and isinstance(decoded.get(field.name), np.ndarray):
-            decoded[field.name] = tuple(decoded[field.name].tolist())
+            decoded[field.name] = _tuples(decoded[field.name].tolist())
     return cls(**decoded)
+
+
+def _tuples(value: Any) -> Any:
+    """Lists, also in one another, as tuples, which have a hash."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _require_options(name: str, options: Config, known: Mapping[str, bool]) -> None:

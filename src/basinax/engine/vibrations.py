@@ -175,7 +175,7 @@ def vibrations(
             atoms, and `indices` does not say which ones vibrate; or one acts on the host.
     """
     choose("hessian", hessian, dict.fromkeys(get_args(Method)))
-    if nfree not in WEIGHTS:
+    if nfree not in tuple(WEIGHTS):
         raise ValueError(f"nfree must be 2 or 4, got {shown(nfree)}")
     delta, tolerance = (
         one_number(delta, "delta", POSITIVE),

@@ -14,7 +14,11 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 from rich.text import Text
+
+WIDE = 110
+"""Columns of a terminal from which on the bar has room for forces."""
 
 COUNTS = (
     "[green]{task.fields[converged]} converged[/], {task.fields[running]} running,"
@@ -23,7 +27,7 @@ COUNTS = (
 
 
 class Bar:
-    """The phase, counts, fmax of running structures, elapsed and estimated time."""
+    """The phase, counts, times, and fmax of running structures on a wide terminal."""
 
     def __init__(
         self,
@@ -43,9 +47,9 @@ class Bar:
             _Line(line or (lambda: self._phase)),
             BarColumn(),
             TextColumn(COUNTS),
-            TimeElapsedColumn(),
+            TimeElapsedColumn(table_column=Column(no_wrap=True)),
             TextColumn("left:"),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(table_column=Column(no_wrap=True)),
             console=console or Console(stderr=True),
             disable=is_off,
             transient=True,
@@ -75,7 +79,7 @@ class Bar:
         """
         self._phase = progress.text or progress.phase
         forces = ""
-        if np.isfinite(progress.fmax_median):
+        if np.isfinite(progress.fmax_median) and self._bar.console.width >= WIDE:
             forces = (
                 f", fmax {progress.fmax_median:.2g} (median) {progress.fmax_largest:.2g} (worst)"
             )
@@ -99,4 +103,4 @@ class _Line(ProgressColumn):
 
     def render(self, task: Any) -> Text:
         del task
-        return Text(self._text())
+        return Text(self._text(), no_wrap=True, overflow="ellipsis")

@@ -204,6 +204,7 @@ class Comparison(Entries[Pair]):
         distances = np.array([pair.distance for pair in self.entries])
         n_lower, n_higher = int((differences < -NEAR).sum()), int((differences > NEAR).sum())
         n_near = int((np.abs(differences) <= NEAR).sum())
+        n_unknown = int(np.isnan(differences).sum())
         largest = distances[np.isfinite(distances)].max(initial=0.0)
         counted: dict[str, Callable[[Any], int]] = {
             "converged": lambda entry: entry.status == Status.CONVERGED,
@@ -216,7 +217,8 @@ class Comparison(Entries[Pair]):
             *lines,
             f"in the first and the other: {'; '.join(totals)}",
             f"{name} of the other: {n_lower} lower, {n_higher} higher, {n_near} within"
-            f" {1000 * NEAR:g} {unit}; largest distance {largest:.3g} Å",
+            f" {1000 * NEAR:g} {unit}{f', {n_unknown} unknown' if n_unknown else ''};"
+            f" largest distance {largest:.3g} Å",
         ]
 
     def _totals(self, count: Callable[[Any], int]) -> str:
