@@ -56,6 +56,8 @@ TABLE = {
             lambda x, y: jnp.prod((x * y)[None], axis=0) + y,
             lambda x, y: jnp.sort((x * y)[None], axis=0)[0] + y,
             lambda x, y: lax.cummax((x * y)[None], axis=0)[0] + y,
+            lambda x, y: lax.top_k((x * y)[..., None], 1)[0][..., 0] + y,
+            lambda x, y: jnp.where(jnp.arange(x.size).reshape(x.shape) < x.size, x * y, 0.0) + y,
         ],
         [
             lambda x, y: rounded(x * y) + 1.0,

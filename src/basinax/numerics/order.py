@@ -252,7 +252,10 @@ class _Walk:
         match name:
             case "scan":
                 n_consts, n_carried = count_scanned(eqn)
-                rows = [x._replace(is_constant=False) for x in inputs[n_consts + n_carried :]]
+                rows = [
+                    x._replace(is_constant=False, is_known=False)
+                    for x in inputs[n_consts + n_carried :]
+                ]
                 consts, carry = inputs[:n_consts], inputs[n_consts : n_consts + n_carried]
                 turn = functools.partial(self.closed, params["jaxpr"])
                 return _settled(lambda carry: turn([*consts, *carry, *rows]), carry)
@@ -338,11 +341,11 @@ def _constant(x: Any) -> Value:
         return of_argument(x, id(x))
     dtype = getattr(x, "dtype", None) or np.result_type(x)
     if not any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer)):
-        return Value(is_constant=True)
+        return Value(is_constant=True, is_known=True)
     numbers = np.asarray(x, np.float64)
     is_exact = np.isin(np.abs(np.frexp(numbers)[0]), (0.0, 0.5, np.inf)).all()
     is_infinite = numbers.size > 0 and np.isinf(numbers).all()
-    return Value(frozenset(), True, bool(is_exact), not numbers.any(), bool(is_infinite))
+    return Value(frozenset(), True, bool(is_exact), not numbers.any(), bool(is_infinite), True)
 
 
 _JAX = os.path.dirname(str(jax.__file__))

@@ -38,6 +38,8 @@ class Value(NamedTuple):
     """Whether it is a constant 0, which merges with no other constant."""
     is_infinite: bool = False
     """Whether it is a constant infinity: no number is beyond it."""
+    is_known: bool = False
+    """Whether it follows from constants and numbers of rows alone."""
 
     def of(self, *kinds: str) -> frozenset[Fact]:
         return frozenset(fact for fact in self.facts if fact.kind in kinds)
@@ -318,6 +320,7 @@ def outcomes(eqn: Any, inputs: list[Value], at: Any, *, is_marked: bool) -> list
     numbers = [x for x, atom in zip(inputs, eqn.invars, strict=True) if is_inexact(atom)]
     results = [is_inexact(atom) for atom in eqn.outvars]
     is_constant = bool(inputs) and all(x.is_constant for x in inputs)
+    is_known = all(x.is_known for x in inputs)
     is_exact = bool(numbers) and all(x.is_exact for x in numbers)
     moved = inputs if name == "convert_element_type" else numbers if name in MOVES else []
     is_zero = bool(moved) and all(x.is_zero for x in moved)
@@ -349,7 +352,8 @@ def outcomes(eqn: Any, inputs: list[Value], at: Any, *, is_marked: bool) -> list
     if name == "select_n":
         facts = _selected(eqn, inputs, facts)
     facts |= {Fact(kind, at) for kind in _spread(eqn, inputs)}
-    return [Value(facts, is_constant, is_exact, is_zero, is_infinite)] * len(eqn.outvars)
+    value = Value(facts, is_constant, is_exact, is_zero, is_infinite, is_known)
+    return [value] * len(eqn.outvars)
 
 
 def _is_of_one(eqn: Any) -> bool:
@@ -359,6 +363,8 @@ def _is_of_one(eqn: Any) -> bool:
         return math.prod(shape[axis] for axis in eqn.params["axes"]) == 1
     if name in ("cummax", "cummin", "cumprod"):
         return shape[eqn.params["axis"]] == 1
+    if name == "top_k":
+        return shape[eqn.params.get("axis", -1)] == 1
     return name == "sort" and shape[eqn.params["dimension"]] == 1
 
 
@@ -422,7 +428,7 @@ def _selected(eqn: Any, inputs: list[Value], facts: frozenset[Fact]) -> frozense
         return facts
     facts -= mask.facts
     is_own = size(eqn.invars[0]) == size(eqn.outvars[0]) and not mask.of("spread")
-    is_own &= not mask.is_constant  # XLA takes out a selection whose mask it knows
+    is_own &= not mask.is_known  # a compiler takes out a selection whose mask it knows
     if is_own and not all(x.of("product") for x in cases):
         facts = frozenset(x._replace(kind="chosen") if x.kind == "product" else x for x in facts)
     return facts | mask.of("mask")
