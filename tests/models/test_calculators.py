@@ -35,6 +35,7 @@ from basinax.atoms import (
     potential_from,
     relax,
 )
+from basinax.engine.groups import shape_of_batches
 from basinax.models.evaluators import folders
 from basinax.models.evaluators.workers import Workers
 from calculators import (
@@ -692,6 +693,34 @@ class SlowSession(AbstractSession):
 
     def close(self):
         self.atoms = []
+
+
+class Fourfold(Slow):
+    """Counts the structures whose requests wait at a time."""
+
+    n_at_once = 4
+
+    def open(self, atoms, needs_stress):
+        session = super().open(atoms, needs_stress)
+        self.most, ask = 0, session.ask
+
+        def counting(requests):
+            ask(requests)
+            self.most = max(self.most, len(session.waiting))
+
+        session.ask = counting
+        return session
+
+
+def test_large_structures_keep_all_processes_busy(monkeypatch):
+    """A batch has few rows for the sake of caches, which does not matter beside evaluations."""
+    monkeypatch.setattr("basinax.engine.groups.shape_of_batches", shape_of_batches)
+    monkeypatch.setattr("basinax.structures.machine.CPU.max_rows", 48)
+    evaluator = Fourfold()
+    atoms = [on_springs(f"H{40 + k}", k) for k in range(10)]
+    together = relax(atoms, evaluator, fmax=1e-3)
+    assert evaluator.most >= evaluator.n_at_once
+    assert same_ends(together, [relax([a], Slow(), fmax=1e-3) for a in atoms])
 
 
 def test_the_order_of_answers_changes_no_bit():

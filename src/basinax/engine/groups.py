@@ -131,9 +131,9 @@ class RunSettings:
         """Groups of structures with similar lists; each group has programs of its own."""
         is_on_host = self.evaluator is not None
         lanes: list[Device] = [None] if is_on_host else self.lanes
-        of = CPU if is_on_host else self._machine
-        neighbors, memory = self.neighbors(structures), memory_of_batch(lanes)
         blocks = np.array([structure.n_blocks for structure in structures])
+        of = self._machine if self.evaluator is None else _for_evaluator(self.evaluator, blocks)
+        neighbors, memory = self.neighbors(structures), memory_of_batch(lanes)
         n_elements = np.array([structure.n_elements for structure in structures])
         cells = {id(structure.cell): structure.cell for structure in structures}
         has_open = any(is_open(cell) for cell in cells.values())
@@ -218,6 +218,13 @@ def _check_suits(optimizer: AbstractTransform, structures: list[Structure]) -> N
                 f" that act on the host, with which {name} is not supported: pass FIRE(), BFGS()"
                 " or LBFGS()"
             )
+
+
+def _for_evaluator(evaluator: AbstractEvaluator, blocks: np.ndarray) -> Machine:
+    """The constants for turns on a CPU, with places for twice as many structures, the largest ones
+    among them, as the evaluator evaluates at a time."""
+    n_rows = int(np.sort(blocks)[-2 * evaluator.n_at_once :].sum()) * BLOCK
+    return dataclasses.replace(CPU, max_rows=max(CPU.max_rows, n_rows))
 
 
 def n_cores_used() -> int:

@@ -242,6 +242,11 @@ class JaxModel(AbstractModel):
     def is_conservative(self) -> bool:
         return self.conservative
 
+    @property
+    def n_at_once(self) -> int:
+        of = machine(self.devices[0] if self.devices else None)
+        return len(self.devices) or self.workers or of.model_threads or n_cores()
+
     def on(self, devices: Sequence[Any]) -> "JaxModel":
         kinds = list(dict.fromkeys(devices))
         n_threads = self.workers or machine(devices[0]).model_threads
@@ -271,8 +276,7 @@ class JaxModel(AbstractModel):
         with config_context(program.switches):
             of = machine(self.devices[0] if self.devices else None)
             program = program.with_places(of.model_pairs)
-        n_threads = self.workers or of.model_threads or n_cores()
-        devices = list(self.devices) or [None] * n_threads
+            devices = list(self.devices) or [None] * self.n_at_once
         return ModelSession(atoms, program, devices[: len(atoms)])
 
     def _check(self, program: Program, needs_stress: Sequence[bool]) -> None:

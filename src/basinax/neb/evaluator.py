@@ -70,6 +70,10 @@ class PathEvaluator(AbstractEvaluator):
     def uses(self) -> frozenset[str]:
         return self.inner.uses
 
+    @property
+    def n_at_once(self) -> int:
+        return self.inner.n_at_once
+
     def on(self, devices: Sequence[Any]) -> Self:
         return dataclasses.replace(self, inner=self.inner.on(devices))
 

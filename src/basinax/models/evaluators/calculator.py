@@ -103,6 +103,10 @@ class ASECalculator(AbstractEvaluator):
     def uses(self) -> frozenset[str]:
         return uses_of(self.calculator)
 
+    @property
+    def n_at_once(self) -> int:
+        return 1 if is_calculator(self.calculator) else self.workers or n_cores()
+
     def check(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> None:
         if is_calculator(self.calculator):
             _check_properties(self.calculator, needs_stress)
@@ -110,7 +114,7 @@ class ASECalculator(AbstractEvaluator):
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
         if is_calculator(self.calculator):
             return _in_process(atoms, [self.calculator] * len(atoms))
-        n_workers = self.workers or min(n_cores(), len(atoms))
+        n_workers = self.workers or min(self.n_at_once, len(atoms))
         make = cast(Callable[[], Any], self.calculator)
         workers = Workers(make, bare(atoms), n_workers, self.reuse, self.timeout, self.threads)
         try:

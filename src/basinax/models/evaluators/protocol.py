@@ -138,6 +138,12 @@ class AbstractEvaluator(abc.ABC):
         """
         return USABLE
 
+    @property
+    def n_at_once(self) -> int:
+        """The number of structures that it evaluates at a time; twice as many are under way, so
+        that none of its processes or threads waits. No bit depends on it."""
+        return 1
+
     def on(self, devices: Sequence[Any]) -> "AbstractEvaluator":
         """The same evaluator on these JAX devices; a device named n times runs n evaluations.
 
