@@ -712,6 +712,47 @@ class Fourfold(Slow):
         return session
 
 
+class Odd(Slow):
+    """Answers what `answer` makes of positions."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def open(self, atoms, needs_stress):
+        session, answers = super().open(atoms, needs_stress), SlowSession.answers
+        session.answers = lambda timeout: [
+            (number, self.answer(-found.forces)) for number, found in answers(session, timeout)
+        ]
+        return session
+
+
+ODD = {
+    "forces of shape (3,), not (2, 3)": lambda x: Evaluated(0.0, -x.sum(0)),
+    "energy of shape (1,), not ()": lambda x: Evaluated(np.zeros(1), -x),  # pyright: ignore
+    "stress of shape (2,), not (6,)": lambda x: Evaluated(0.0, -x, np.zeros(2)),
+    "no stress": lambda x: Evaluated(0.0, -x),
+    "complex forces": lambda x: Evaluated(0.0, -x * 1j),
+    "None, which is no Evaluated(energy, ...)": lambda _: None,
+}
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_what_an_evaluator_returns_is_checked(text):
+    """A stress that was not returned would be 0, and forces of another shape are broadcast."""
+    atoms = Atoms("H2", [(1, 0, 0), (0, 1, 0)], cell=np.eye(3) * 9, pbc=True)
+    result = relax([atoms], Odd(ODD[text]), FIRE(), cell="frechet", fmax=1e-3)
+    assert result.status == ["evaluation_failed"]
+    assert result.messages == [f"the evaluator returned {text}"]
+    assert evaluate([atoms], Odd(ODD[text]), stress=True).messages == result.messages
+
+
+def test_a_stress_of_an_evaluator_may_be_a_matrix():
+    atoms = Atoms("H2", [(1, 0, 0), (0, 1, 0)], cell=np.eye(3) * 9, pbc=True)
+    matrix = np.arange(9.0).reshape(3, 3)
+    odd = Odd(lambda x: Evaluated(0.0, -x, matrix + matrix.T))
+    assert evaluate([atoms], odd, stress=True).stresses.tolist() == [[0, 8, 16, 12, 8, 4]]
+
+
 def test_large_structures_keep_all_processes_busy(monkeypatch):
     """A batch has few rows for the sake of caches, which does not matter beside evaluations."""
     monkeypatch.setattr("basinax.engine.groups.shape_of_batches", shape_of_batches)

@@ -40,6 +40,8 @@ from basinax.models.evaluators.protocol import (
     Evaluated,
     EvaluationError,
     Request,
+    names_of,
+    taken,
 )
 from basinax.numerics import xla
 from basinax.numerics.static import Static, partition
@@ -104,7 +106,7 @@ class Points:
         self._messages: dict[int, str] = {}
 
     def add(self, request: Request, found: Evaluated, held: HostConstraints | None) -> None:
-        found = reported = found.owned()
+        reported = found
         if held is not None:
             free_energy = held.of_energy(found.minimised)
             reported = found._replace(energy=held.of_energy(found.energy), free_energy=free_energy)
@@ -322,6 +324,7 @@ class HostBackend(AbstractBackend):
             if request is None:  # the structure has left its slot
                 continue
             k = slot_of[number]
+            found = taken(found, len(request.positions), names_of(request))
             if isinstance(found, EvaluationError):
                 failed[k] = True
                 self.points.fail(number, str(found))

@@ -20,6 +20,7 @@ from basinax.models.evaluators.protocol import (
     Evaluated,
     EvaluationError,
     Request,
+    taken,
 )
 from basinax.neb.forces import Chain, band_forces, tangent_weights
 from basinax.neb.paths import NUMBER, Band
@@ -140,7 +141,7 @@ class _Session(AbstractSession):
             image = at - int(self._starts[number])
             if number not in self._asked:  # another image has failed
                 continue
-            found = _checked(found)
+            found = _checked(found, self._of.bands[number].n_atoms)
             if isinstance(found, EvaluationError):
                 self._end_images(number)
                 answers.append((number, EvaluationError(f"image {image}: {found}")))
@@ -223,12 +224,13 @@ class _Session(AbstractSession):
         return answers
 
 
-def _checked(found: Evaluated | EvaluationError) -> Evaluated | EvaluationError:
+def _checked(answer: Evaluated | EvaluationError, n_atoms: int) -> Evaluated | EvaluationError:
     """The results of an image, or an error if they are not finite."""
+    found = taken(answer, n_atoms, ["energy", "forces"])
     if isinstance(found, EvaluationError):
         return found
     if np.isfinite(found.energy) and np.isfinite(found.forces).all():
-        return found.owned()
+        return found
     return EvaluationError("its energy or a force is not finite")
 
 

@@ -17,6 +17,7 @@ from ase.calculators.calculator import CalculationFailed, Calculator, all_change
 from jaxtyping import Float
 
 from basinax.numerics.forks import check_process
+from basinax.numerics.settings import shown
 from basinax.numerics.switches import own_switches
 from basinax.structures.charges import TOTALS, USABLE
 from basinax.structures.matrices import VOIGT
@@ -66,18 +67,15 @@ class Evaluated(NamedTuple):
             return self.energy
         return self.free_energy
 
-    def owned(self) -> "Evaluated":
-        """A copy that shares no array with the evaluator, which may fill its arrays again."""
-        stress = None if self.stress is None else np.array(self.stress)
-        results = {name: copied(value) for name, value in self.results.items()}
-        forces = np.array(self.forces)
-        return Evaluated(float(self.energy), forces, stress, results, self.free_energy)
+    def named(self) -> dict[str, Any]:
+        """The energies, the forces and the stress, if there is one, by ASE's names."""
+        stress = {} if self.stress is None else {"stress": self.stress}
+        energies = {"energy": self.energy, "free_energy": self.free_energy}
+        return energies | {"forces": self.forces} | stress
 
     def properties(self) -> dict[str, Any]:
         """All results by ASE's names of properties."""
-        energies = {"energy": self.energy, "free_energy": self.minimised}
-        stress = {} if self.stress is None else {"stress": self.stress}
-        return self.results | energies | {"forces": self.forces} | stress
+        return self.results | self.named() | {"free_energy": self.minimised}
 
 
 def copied(value: Any) -> Any:
@@ -182,13 +180,28 @@ def answers_on(
     """The answers of an evaluator on structures where they are, in their order."""
     answers: dict[int, Evaluated | EvaluationError] = {}
     evaluator.check(atoms, needs_stress)
+    pairs = enumerate(zip(atoms, needs_stress, strict=True))
+    requests = [Request(k, a.positions, a.cell.array, needs) for k, (a, needs) in pairs]
     with closing(evaluator.open(atoms, needs_stress)) as session:
-        pairs = enumerate(zip(atoms, needs_stress, strict=True))
-        session.ask([Request(k, a.positions, a.cell.array, needs) for k, (a, needs) in pairs])
+        session.ask(requests)
         while len(answers) < len(atoms):
             for number, answer in session.answers(LOOK):
-                answers[number] = answer.owned() if isinstance(answer, Evaluated) else answer
+                answers[number] = taken(answer, len(atoms[number]), names_of(requests[number]))
     return [answers[k] for k in range(len(atoms))]
+
+
+def taken(answer: Any, n_atoms: int, names: list[str]) -> Evaluated | EvaluationError:
+    """An answer with arrays of its own, since an evaluator may fill its arrays again; an error if
+    it lacks one of these properties, or one has another shape."""
+    if isinstance(answer, EvaluationError):
+        return answer
+    if not isinstance(answer, Evaluated):
+        got = shown(answer)
+        return EvaluationError(f"the evaluator returned {got}, which is no Evaluated(energy, ...)")
+    try:
+        return checked_results(answer.results | answer.named(), n_atoms, names, "evaluator")
+    except EvaluationError as error:
+        return error
 
 
 class AbstractModel(AbstractEvaluator):
@@ -258,25 +271,31 @@ def placed(template: Atoms, request: Request) -> Atoms:
     return atoms
 
 
-def checked_results(results: dict[str, Any], n_atoms: int, names: list[str]) -> Evaluated:
-    """The results, if their shapes are right. Raises EvaluationError otherwise."""
+def checked_results(
+    results: dict[str, Any], n_atoms: int, names: list[str], by: str = "calculator"
+) -> Evaluated:
+    """The results, if their shapes are right. Raises EvaluationError otherwise.
+
+    Args:
+        by: what has returned them, in words.
+    """
     shapes = {"energy": (), "free_energy": (), "forces": (n_atoms, 3), "stress": (6,)}
     results = {name: value for name, value in results.items() if value is not None}
     found = {}
     for name in [*names, *(["free_energy"] if "free_energy" in results else [])]:
         if results.get(name) is None:
-            raise EvaluationError(f"the calculator returned no {name}")
+            raise EvaluationError(f"the {by} returned no {name}")
         if np.iscomplexobj(results[name]):
-            raise EvaluationError(f"the calculator returned complex {name}")
+            raise EvaluationError(f"the {by} returned complex {name}")
         try:
             value = np.array(results[name], np.float64)
         except (TypeError, ValueError):
-            raise EvaluationError(f"the calculator returned {name} that is no array") from None
+            raise EvaluationError(f"the {by} returned {name} that is no array") from None
         if name == "stress" and value.shape == (3, 3):
             value = np.array([value[i, j] for i, j in VOIGT])
         if value.shape != shapes[name]:
             raise EvaluationError(
-                f"the calculator returned {name} of shape {value.shape}, not {shapes[name]}"
+                f"the {by} returned {name} of shape {value.shape}, not {shapes[name]}"
             )
         found[name] = value
     # Like ASE's optimizers: forces are derivatives of the free energy, if there is one.
