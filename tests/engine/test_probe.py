@@ -237,6 +237,19 @@ def test_stress_is_probed_where_all_calculators_have_it():
     assert "forces are derivatives" in names and "stress is a derivative" not in names
 
 
+def test_stresses_that_are_no_numbers_are_found():
+    """A function of positions, whose derivative is infinite for an atom without neighbours."""
+
+    def energies(positions, cell, numbers, senders, receivers, shifts):
+        vectors = positions[senders] + shifts @ cell - positions[receivers]
+        length = jnp.sqrt((vectors**2).sum(1))
+        near = jnp.maximum(4.0 - length, 0.0) ** 2
+        return -jnp.sqrt(jnp.zeros(len(numbers)).at[receivers].add(near))
+
+    found = probe(JaxModel(energies, 4.0), metals()[:2])
+    assert "alone, not finite" in wrong(found) and not found.is_kept
+
+
 def test_a_probe_needs_structures():
     with pytest.raises(ValueError, match="two structures at least"):
         probe(EMT(), metals()[:1])

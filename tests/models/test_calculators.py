@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 import warnings
 from pathlib import Path
 
@@ -439,6 +440,15 @@ def test_a_calculator_that_is_made_once_for_all_is_no_reused_one():
     assert "each structure needs its own" in result.messages[0]
     with pytest.raises(ValueError, match="returned None, which is no calculator"):
         relax(dimers(1), ASECalculator(lambda: None), FIRE())
+
+
+def test_to_make_a_calculator_of_its_own_is_no_part_of_an_evaluation():
+    def make():
+        time.sleep(0.6)
+        return EMT()
+
+    calculator = ASECalculator(make, workers=1, reuse=True, timeout=0.5)
+    assert evaluate(dimers(1), calculator).messages == [""]
 
 
 def test_objects_of_classes_of_a_script_go_to_processes_and_back():

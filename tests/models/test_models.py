@@ -536,8 +536,9 @@ def test_a_trained_model_has_the_same_bits_alone_and_in_a_batch():
         ("nequix:{file},shapes=fine,dtype=int8", "dtype must be float32 or float64"),
         ("nequix:{file},shapes=all", "shapes must be few or fine"),
         ("python:{file}", "expected python:FILE.py:NAME"),
-        ("python:{file}:nothing", "has no nothing, but EMT, make, number"),
+        ("python:{file}:nothing", "has no nothing, but EMT, make, number, energies"),
         ("python:{file}:number", "got int"),
+        ("python:{file}:energies", "energies of .* needs vectors, numbers: NAME must be"),
         ("python:{broken}:make", "cannot be run: ZeroDivisionError"),
     ],
 )
@@ -556,6 +557,9 @@ def make():
     return EMT()
 
 number = 3
+
+def energies(vectors, numbers, *others, sign=1):
+    pass
 """
 
 
@@ -660,13 +664,38 @@ def broken(*arguments):
             TypeError,
             "must return energies, forces and stress",
         ),
+        (
+            lambda: JaxModel.of_vectors(lambda v, numbers, *_: 2 * numbers, 4.0),
+            {},
+            TypeError,
+            "energies of atoms as floats, got int",
+        ),
     ],
-    ids=["scalar", "raises", "species", "cutoff", "no-stress", "not-direct"],
+    ids=["scalar", "raises", "species", "cutoff", "no-stress", "not-direct", "integers"],
 )
 def test_what_cannot_run_raises_before_it_runs(make, options, error, text):
     with pytest.raises(error) as raised:
         relax([bulk("Cu", cubic=True)], make(), **options)
     assert text in str(raised.value)
+
+
+@dataclasses.dataclass
+class Unhashable:
+    def __call__(self, *arguments):
+        return scalar(*arguments)
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")
+def test_weights_of_numpy_and_of_jax_and_keys_may_follow_each_other():
+    def energies(weights, key, vectors, numbers, *_):
+        del key, vectors
+        return weights[:1] * jnp.full(len(numbers), 2.0)
+
+    atoms, key = [bulk("Cu")], jax.random.key(0)
+    for weights in (np.ones(2), jnp.ones(2), np.ones(2, np.float32), jnp.ones(2)):
+        function = jax.tree_util.Partial(energies, weights, key)
+        found = evaluate(atoms, JaxModel.of_vectors(function, 3.0, dtype="float32"))
+        assert found.energies == [2.0] and found.messages == [""]
 
 
 def test_a_charge_that_is_bound_or_changes_counts():
@@ -693,6 +722,8 @@ def test_a_charge_that_is_bound_or_changes_counts():
         ({"species": (18.9,)}, "18.9 is no element"),
         ({"species": (True,)}, "True is no element"),
         ({"dtype": "int32"}, "dtype must be float32 or float64"),
+        ({"dtype": "flot"}, "dtype must be float32 or float64, got 'flot'"),
+        ({"energies": Unhashable()}, "energies must have a hash"),
         ({"workers": 0}, "workers must be at least 1"),
         ({"shapes": "all"}, "unknown shapes 'all'"),
         ({"devices": [3]}, "devices must be some of JAX"),

@@ -275,6 +275,10 @@ def check_potential(potential: Any) -> None:
         got = f"got the class {potential.__name__}: make one, such as EMT() or EMT('Cu', 'Au')"
     elif isinstance(potential, str):
         got = f"got text: basinax.atoms.potential_from({potential!r}) makes one of it"
+    elif callable(potential):
+        got += (
+            ": ASECalculator(function) takes one that makes a calculator, JaxModel one of a graph"
+        )
     raise TypeError(
         "potential must be one of basinax.atoms, such as EMT(), or an ASE calculator (or an object"
         f" with its get_potential_energy and get_forces), {got}"

@@ -126,8 +126,8 @@ class _Prober:
         return evaluate(atoms, self.model if model is None else model, stress=self.has_stress)
 
     def lost(self) -> Finding:
-        """Structures whose results are not finite."""
-        lost = [np.inf if self._is_lost(k) else 0.0 for k in range(len(self.atoms))]
+        """Structures whose results, stresses among them, are not finite."""
+        lost = [np.inf if found.messages[0] else 0.0 for found in self.alone]
         return finding_of("alone, not finite", lost, 0.0)
 
     # --- bits

@@ -1,7 +1,9 @@
 """Potentials from Python files: `FILE.py:NAME`."""
 
 import importlib.util
+import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -40,6 +42,12 @@ def potential_of_file(text: str) -> AbstractPotential | AbstractEvaluator:
     # Other processes cannot import the file by its name, and receive its objects by value.
     cloudpickle.register_pickle_by_value(module)
     is_maker = callable(value) and not (isinstance(value, _POTENTIALS) or is_calculator(value))
+    if is_maker and (missing := _needed(value)):
+        raise ValueError(
+            f"potential python: {name} of {file} needs {missing}: NAME must be a potential, an ASE"
+            " calculator, or a function without arguments that makes one; for a function of a graph"
+            " write model = JaxModel.of_vectors(function, cutoff), and name model"
+        )
     made = cast(Any, value)() if is_maker else value
     if is_calculator(made):
         return ASECalculator(value if is_maker else made)
@@ -52,6 +60,16 @@ def potential_of_file(text: str) -> AbstractPotential | AbstractEvaluator:
 
 
 _POTENTIALS: Any = (AbstractPotential, AbstractEvaluator)
+
+
+def _needed(function: Callable[..., Any]) -> str:
+    """The names of the arguments without which it cannot be called."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a function without a signature
+        return ""
+    free = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return ", ".join(p.name for p in parameters if p.default is p.empty and p.kind not in free)
 
 
 def _module_of(path: Path) -> ModuleType:

@@ -221,6 +221,9 @@ def _nequix(text: str) -> JaxModel:
             raise ValueError(f"potential nequix: {name} must be {either}, got {value!r}")
     try:
         return JaxModel.nequix(path, **options)
+    except FileNotFoundError as error:
+        hint = f": expected {POTENTIALS['nequix']}" if "," in path else ""
+        raise type(error)(f"{error}{hint}") from None
     except ImportError as error:
         raise ValueError(f"potential nequix: {error}") from error
 

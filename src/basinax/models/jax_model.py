@@ -4,6 +4,7 @@ Threads evaluate structures (`session.py`); no bit depends on the thread. Each s
 program for its own padded shape (`graphs.py`, `programs.py`), whatever the number of others.
 """
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ase import Atoms
 from ase.data import chemical_symbols
@@ -43,6 +45,7 @@ from basinax.numerics.settings import (
     require_whole,
     shown,
 )
+from basinax.numerics.static import partition
 from basinax.numerics.switches import config_context
 from basinax.potentials.hessians import by_coordinates
 from basinax.potentials.tables.species import numbers_of
@@ -71,7 +74,8 @@ class JaxModel(AbstractModel):
 
     Args:
         energies: the function; weights may be arrays in it, if it is a pytree such as an equinox
-            module.
+            module. What else it reads, as globals or an object's attributes, is that of its first
+            call, as in `jax.jit`.
         cutoff: the cutoff of pairs, in Å.
         species: symbols or atomic numbers of the elements that the model knows; any if empty.
         dtype: the precision of the model, float32 or float64; JAX's default float if None. JAX's
@@ -115,8 +119,15 @@ class JaxModel(AbstractModel):
         choose("shapes", self.shapes, PER_DOUBLING)
         if not all(x is None or isinstance(x, jax.Device) for x in self.devices):
             raise TypeError(f"devices must be some of JAX, got {shown(self.devices)}")
-        if self.dtype is not None and np.dtype(self.dtype) not in map(np.dtype, (_F32, _F64)):
-            raise TypeError(f"dtype must be float32 or float64, got {self.dtype!r}")
+        if self.dtype is not None:
+            _precision(self.dtype)
+        try:
+            hash(partition(self.energies)[0])
+        except TypeError as error:
+            raise TypeError(
+                f"energies must have a hash ({error}): make it an equinox module, or"
+                " @dataclass(frozen=True)"
+            ) from None
 
     def __repr__(self) -> str:
         """The class and the function with elements, cutoff and precision."""
@@ -158,7 +169,7 @@ class JaxModel(AbstractModel):
             OSError, ValueError: the file cannot be read, or holds no model.
             ImportError: the package is not installed.
         """
-        energies, cutoff, numbers = read_nequix(file, np.dtype(dtype))
+        energies, cutoff, numbers = read_nequix(file, _precision(dtype))
         options = {"species": tuple(numbers), "dtype": dtype} | options
         return cls.of_vectors(energies, cutoff, **options)
 
@@ -174,7 +185,7 @@ class JaxModel(AbstractModel):
         Raises:
             TypeError, ValueError: the object is no force field, or needs a second neighbour list.
         """
-        energies, cutoff, numbers = read_mlip(force_field, np.dtype(dtype))
+        energies, cutoff, numbers = read_mlip(force_field, _precision(dtype))
         options = {"species": tuple(numbers), "dtype": dtype} | options
         options["asks"] = asked_of(force_field)
         return cls(energies, cutoff, **options)
@@ -281,8 +292,8 @@ class JaxModel(AbstractModel):
 
     def _check(self, program: Program, needs_stress: Sequence[bool]) -> None:
         """Raise TypeError if the function returns wrong types or shapes."""
-        if isinstance(program.function, Nequix):  # known, and a trace takes a second
-            return
+        if isinstance(program.function, Nequix) and self.conservative:
+            return  # known, and a trace takes a second
         graph = program.abstract_graph()
         n = graph["numbers"].shape[0]
         returned = returned_by(*program.parts, graph)
@@ -296,11 +307,13 @@ class JaxModel(AbstractModel):
         for name, part, shape in zip(names, parts, wanted, strict=False):
             if part is None and name == "stress":
                 refuse_stress(needs_stress, "the model has no stress", "choose another model")
-            elif getattr(part, "shape", None) != shape:
+            elif part is None or getattr(part, "shape", None) != shape:
                 raise TypeError(
                     f"the model must return {name} of shape {shape} for a graph of {n}"
                     f" atoms, got {getattr(part, 'shape', type(part).__name__)}"
                 )
+            elif not jnp.issubdtype(part.dtype, jnp.floating):
+                raise TypeError(f"the model must return {name} as floats, got {part.dtype}")
 
 
 def hessian_of(
@@ -337,7 +350,13 @@ def _asked_by(function: Callable[..., Any], n_arrays: int) -> Iterator[str]:
             yield parameter.name
 
 
-_F32, _F64 = "float32", "float64"
+def _precision(dtype: Any) -> np.dtype:
+    """The precision of a model; raises TypeError for another one."""
+    for known in (np.float32, np.float64):
+        with contextlib.suppress(TypeError):  # of a text that is no type
+            if np.dtype(dtype) == known:
+                return np.dtype(known)
+    raise TypeError(f"dtype must be float32 or float64, got {dtype!r}")
 
 
 def _check_species(atoms: Sequence[Atoms], known: frozenset[int]) -> None:

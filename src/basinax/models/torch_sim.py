@@ -7,7 +7,7 @@ needs Python 3.12, a model receives a state with the same attributes.
 import dataclasses
 import functools
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,7 +102,9 @@ def _answers(model: Any, structures: Sequence[Atoms], requests: list[Request]) -
     state = state_of(model, atoms, requests)
     with as_written():
         found = model.forward(state)
-    arrays = {name: _array(value) for name, value in found.items() if _is_tensor(value)}
+    if not isinstance(found, Mapping):
+        raise EvaluationError(f"the model returned {type(found).__name__}, no dict of tensors")
+    arrays = {name: _array(name, value) for name, value in found.items() if _is_tensor(value)}
     sizes = [len(a) for a in atoms]
     shapes = {"energy": (len(atoms),), "forces": (sum(sizes), 3), "stress": (len(atoms), 3, 3)}
     needs_stress = any(request.needs_stress for request in requests)
@@ -162,5 +164,8 @@ def _is_tensor(value: Any) -> bool:
     return hasattr(value, "detach")
 
 
-def _array(value: Any) -> np.ndarray:
-    return np.array(value.detach().cpu().numpy(), np.float64)
+def _array(name: str, value: Any) -> np.ndarray:
+    array = value.detach().cpu().numpy()
+    if np.iscomplexobj(array):
+        raise EvaluationError(f"the model returned complex {name}")
+    return np.array(array, np.float64)

@@ -206,8 +206,11 @@ def _device_of(leaves: list[Any], now: dict[str, Any]) -> Device | None:
 
 def _kind(leaf: Any) -> Any:
     """What a program knows of a leaf."""
-    if isinstance(leaf, jax.Array | np.ndarray | np.generic):
-        return leaf.shape, leaf.dtype, isinstance(leaf, jax.Array) and leaf.weak_type
+    if isinstance(leaf, jax.Array):
+        return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)  # keys have none
+    if isinstance(leaf, np.ndarray | np.generic):
+        # Without double precision JAX narrows arrays of NumPy, but not its own.
+        return leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype), False
     return type(leaf)
 
 

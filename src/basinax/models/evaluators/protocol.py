@@ -149,8 +149,7 @@ class AbstractEvaluator(abc.ABC):
             TypeError: the evaluator does not run on JAX devices.
         """
         raise TypeError(
-            f"devices is for potentials that JAX evaluates, {type(self).__name__} is evaluated by"
-            " processes of the host"
+            f"devices is for potentials that JAX evaluates, which {type(self).__name__} is not"
         )
 
     def check(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> None:

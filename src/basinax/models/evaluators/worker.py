@@ -180,11 +180,19 @@ class Calculators:
         self.shared = maker.made("shared")
         self._own: dict[int, tuple[Any, Any]] = {}
 
-    def answer(self, number: int, atoms: Atoms, names: list[str]) -> tuple[str, Any]:
-        """What is sent back for a structure: "found" with results, or else with the reason."""
+    def answer(
+        self, number: int, atoms: Atoms, names: list[str], begin: Callable[[], None]
+    ) -> tuple[str, Any]:
+        """What is sent back for a structure: "found" with results, or else with the reason.
+
+        Args:
+            begin: called once a calculator of its own has been made.
+        """
         folder = None
         try:
             calculator, folder = self._of(number)
+            if self._reuse:
+                begin()
             os.chdir(folder.path)
             if not self._reuse:
                 folder.clean()
@@ -248,7 +256,7 @@ def _evaluate(pipe: Connection, packed: bytes, reuse: bool, caller: str, root: s
         if atoms is None:
             calculators.end(number)
             continue
-        answer = calculators.answer(number, atoms, names)
+        answer = calculators.answer(number, atoms, names, lambda: pipe.send(("begun", None)))
         if len(sys.modules) != len(known):
             pipe.send(("loaded", loaded(known)))
         try:

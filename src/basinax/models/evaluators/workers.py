@@ -177,6 +177,9 @@ class Workers(AbstractSession):
                 worker.is_ready, self._implemented = True, content
                 self._tell()
                 return []
+            case "begun":
+                worker.begin(self._timeout)
+                return []
             case "unmade":
                 self._end(k)
                 self._drop(content)
@@ -302,8 +305,8 @@ class Workers(AbstractSession):
             self._failed.append((request.number, reason))
         else:
             worker.request, worker.n_beside = request, self._most
-            if self._timeout is not None:
-                worker.deadline = time.monotonic() + self._timeout
+            if not self._reuse:  # its calculator may have to be made first
+                worker.begin(self._timeout)
 
 
 class _Worker:
@@ -348,6 +351,10 @@ class _Worker:
         with contextlib.suppress(OSError):
             while self.ended:
                 self.send((self.ended.pop(), None, None))
+
+    def begin(self, timeout: float | None) -> None:
+        """The evaluation begins, which may take so many seconds."""
+        self.deadline = None if timeout is None else time.monotonic() + timeout
 
     def has_ended(self) -> bool:
         """Whether the process has ended, and has left no answer."""
