@@ -533,7 +533,8 @@ def sqlite_rows(folder: str) -> list[tuple]:
 
 
 def test_a_time_limit_ends_a_run_in_order(whole):
-    said = relax("--run", "kept", "--time-limit", "0s", code=4)
+    said = relax("--run", "kept", "--time-limit", "0s", "--json", code=4)
+    assert '"left": 9' in said
     assert "ended" not in read_config("kept/run.toml")["record"]
     assert "The time is over: basinax resume kept goes on" in said
     assert briefs("kept") == []

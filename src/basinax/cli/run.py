@@ -256,7 +256,7 @@ class _Run(NamedTuple):
         more = [outputs.log, outputs.trajectory]
         more = [path for path in more if path not in (None, STDOUT) and path.exists()]
         if outputs.json:
-            writing.print_json(summary_of(briefs, works.skipped), more)
+            writing.print_json(summary_of(briefs, works.skipped, works.n_structures), more)
         elif not manner.quiet:
             print_summary(stream, briefs, noun)
             print_written(stream, [*writing.saver.saved, *more])

@@ -39,14 +39,19 @@ def print_reasons(stream: TerminalStream, failed: list[Brief], noun: str) -> Non
     print_first(stream, range(len(failed)), line_of)
 
 
-def summary_of(briefs: list[Brief], skipped: list[str]) -> dict[str, Any]:
-    """The summary of a run for programs."""
+def summary_of(briefs: list[Brief], skipped: list[str], n_all: int | None) -> dict[str, Any]:
+    """The summary of a run for programs.
+
+    Args:
+        n_all: the number of structures of the input; None if it is not known yet.
+    """
     of = {
         name: [brief.pairs[name] for brief in briefs if name in brief.pairs]
         for name in ("steps", "evaluations", "largest_force", "seconds")
     }
     return {
         "structures": len(briefs),
+        "left": None if n_all is None else n_all - len(briefs),
         "counts": counts_of(briefs),
         "steps": {
             "median": float(np.median(of["steps"] or [0])),
