@@ -4,7 +4,6 @@ Threads evaluate structures (`session.py`); no bit depends on the thread. Each s
 program for its own padded shape (`graphs.py`, `programs.py`), whatever the number of others.
 """
 
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -352,11 +351,13 @@ def _asked_by(function: Callable[..., Any], n_arrays: int) -> Iterator[str]:
 
 def _precision(dtype: Any) -> np.dtype:
     """The precision of a model; raises TypeError for another one."""
-    for known in (np.float32, np.float64):
-        with contextlib.suppress(TypeError):  # of a text that is no type
-            if np.dtype(dtype) == known:
-                return np.dtype(known)
-    raise TypeError(f"dtype must be float32 or float64, got {dtype!r}")
+    try:
+        found = np.dtype(dtype)
+    except TypeError:  # of a text that is no type
+        found = None
+    if found not in (np.float32, np.float64):
+        raise TypeError(f"dtype must be float32 or float64, got {dtype!r}")
+    return found
 
 
 def _check_species(atoms: Sequence[Atoms], known: frozenset[int]) -> None:
