@@ -47,8 +47,8 @@ class ASECalculator(AbstractEvaluator):
         calculator: a function without arguments that makes a calculator, such as
             `lambda: TBLite(method="GFN2-xTB")`, for worker processes; or a calculator, which
             evaluates one structure after another in this process.
-        workers: the number of processes, each with a calculator and a folder of its own, in which
-            relative paths still work; None for one per core.
+        workers: the number of processes, no more than structures, each with a calculator and a
+            folder of its own, in which relative paths still work; None for one per core.
         reuse: give each structure a calculator of its own, without resets. SCF codes then start
             from the last density, which is faster, but an interrupted and resumed relaxation ends
             with other last digits. Needs a function.
@@ -114,7 +114,7 @@ class ASECalculator(AbstractEvaluator):
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
         if is_calculator(self.calculator):
             return _in_process(atoms, [self.calculator] * len(atoms))
-        n_workers = self.workers or min(self.n_at_once, len(atoms))
+        n_workers = min(self.n_at_once, len(atoms))
         make = cast(Callable[[], Any], self.calculator)
         workers = Workers(make, bare(atoms), n_workers, self.reuse, self.timeout, self.threads)
         try:
