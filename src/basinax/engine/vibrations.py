@@ -36,8 +36,8 @@ Method = Literal["numerical", "analytical"]
 WEIGHTS = {2: {-1: 6, 1: -6}, 4: {-2: -1, -1: 8, 1: -8, 2: 1}}
 """The weight in twelfths of the force at each displacement, in units of `delta`, by `nfree`."""
 
-ATOMS = 2**17
-"""About how many atoms of displaced structures are in memory at a time."""
+BYTES, BYTES_OF_STRUCTURE, BYTES_OF_ATOM = 2**28, 5000, 100
+"""About the memory for displaced structures at a time, and what one of them takes."""
 
 NEGLIGIBLE = 1e-3
 """Rigid motions are dependent below this relative singular value, as the turn of a molecule about
@@ -197,8 +197,7 @@ def vibrations(
     else:
         weights = {n * delta: weight / (24 * delta) for n, weight in WEIGHTS[nfree].items()}
         displaced = (copy for each in listed for copy in _displaced(*each, weights))
-        n_batch = max(1, ATOMS // max(map(len, structures), default=1))
-        forces = _forces(displaced, n_batch, evaluator, potential, dtype)
+        forces = _forces(displaced, evaluator, potential, dtype)
         halves = (_half(of_one, weights, forces) for _, of_one in listed)
     found = []
     for k, (a, of_one) in enumerate(pairs):
@@ -271,15 +270,25 @@ def _displaced(atoms: Atoms, moving: np.ndarray, sizes: Iterable[float]) -> Iter
 
 def _forces(
     displaced: Iterator[Atoms],
-    n_batch: int,
     evaluator: AbstractEvaluator | None,
     potential: Any,
     dtype: Any,
 ) -> Iterator[tuple[np.ndarray, str]]:
-    """Forces and messages of the structures, `n_batch` evaluated at a time."""
-    while batch := list(itertools.islice(displaced, n_batch)):
+    """Forces and messages of the structures, of which as many are evaluated at a time as fit into
+    memory."""
+    while batch := _next_batch(displaced):
         found = evaluated(batch, evaluator, potential, stress=False, dtype=dtype)
         yield from zip(found.forces, found.messages, strict=True)
+
+
+def _next_batch(displaced: Iterator[Atoms]) -> list[Atoms]:
+    taken, n_bytes = [], 0
+    for atoms in displaced:
+        taken.append(atoms)
+        n_bytes += BYTES_OF_STRUCTURE + BYTES_OF_ATOM * len(atoms)
+        if n_bytes >= BYTES:
+            break
+    return taken
 
 
 def _check_analytical(evaluator: AbstractEvaluator | None) -> None:
