@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from ase.filters import FrechetCellFilter
 from ase.io import read
 from ase.optimize import BFGS as ASEBFGS, FIRE as ASEFIRE
 
-from basinax import BFGS, FIRE, LBFGSLineSearch, Status
+from basinax import BFGS, FIRE, LBFGS, LBFGSLineSearch, Status
 from basinax.atoms import (
     AbstractEvaluator,
     AbstractSession,
@@ -31,12 +32,15 @@ from basinax.atoms import (
     Evaluated,
     EvaluationError,
     Frechet,
+    InternalLBFGS,
     Request,
     evaluate,
     potential_from,
     relax,
+    relax_stream,
 )
 from basinax.engine.groups import shape_of_batches
+from basinax.engine.stream import Stream
 from basinax.models.evaluators import folders
 from basinax.models.evaluators.workers import Workers
 from calculators import (
@@ -772,6 +776,91 @@ def test_large_structures_keep_all_processes_busy(monkeypatch):
     together = relax(atoms, evaluator, fmax=1e-3)
     assert evaluator.most >= evaluator.n_at_once
     assert same_ends(together, [relax([a], Slow(), fmax=1e-3) for a in atoms])
+
+
+def test_a_stream_has_structures_for_all_processes_in_memory(monkeypatch):
+    monkeypatch.setattr("basinax.engine.relax_stream._most_rows", lambda run: 8)
+    evaluator, opened = Fourfold(), []
+    begin = Fourfold.open
+    monkeypatch.setattr(Fourfold, "open", lambda *args: opened.append(args) or begin(*args))
+    atoms = (on_springs("H9", k) for k in range(40))
+    assert len(list(relax_stream(atoms, evaluator, fmax=1e-3))) == 40
+    assert [len(structures) for _, structures, _ in opened] == [32, 8]
+
+
+def test_evaluations_that_wait_begin_between_two_steps_of_the_host():
+    atoms = dimers(3)
+    requests = [Request(k, a.positions, a.cell.array, False) for k, a in enumerate(atoms)]
+    with contextlib.closing(Workers(EMT, atoms, 1, False, None, 1)) as workers:
+        workers.ask(requests)
+        while len(workers._ready) < 3:
+            workers.look()
+        assert sorted(number for number, _ in workers.answers(0.0)) == [0, 1, 2]
+
+
+class Quartic(Fourfold):
+    """Springs that stiffen; NaN for structures of seven atoms after some evaluations."""
+
+    def open(self, atoms, needs_stress):
+        session = super().open(atoms, needs_stress)
+        answers, seen = session.answers, Counter()
+
+        def changed(timeout):
+            session.waiting.reverse()  # those that have waited longest come first
+            found = answers(timeout)
+            session.waiting.reverse()
+            for number, answer in found:
+                x = -answer.forces
+                seen[number] += 1
+                if len(x) == 7 and seen[number] > 3:
+                    yield number, Evaluated(np.nan, x * np.nan, np.zeros(6))
+                    continue
+                energy = float((0.5 * x**2 + 0.25 * x**4).sum())
+                stress = np.diag(((x**2 + x**4) / 9**3).sum(0))
+                yield number, Evaluated(energy, -x - x**3, stress)
+
+        session.answers = lambda timeout: list(changed(timeout))
+        return session
+
+
+@pytest.mark.usefixtures("as_users")
+@pytest.mark.parametrize(
+    ("optimizer", "cell", "dtype"),
+    [
+        exhaustive(FIRE(), None, "float32"),
+        (FIRE(), "frechet", "float64"),
+        exhaustive(LBFGS(), None, "float64"),
+        exhaustive(LBFGS(), "frechet", "float64"),
+        exhaustive(BFGS(), None, "float32"),
+        exhaustive(InternalLBFGS(), "frechet", "float64"),
+    ],
+)
+def test_a_place_serves_smaller_structures_with_the_bits_that_each_has_alone(
+    monkeypatch, optimizer, cell, dtype
+):
+    begun, begin = [], Stream.run
+    sizes = [3, 61, 7, 20, 1, 33, 45, 16, 9, 28, 52, 8, 40, 12, 24]
+    atoms = [on_springs(f"H{n}", k) for k, n in enumerate(sizes)]
+    for a in atoms:
+        a.set_cell(np.eye(3) * 9)
+        a.pbc = cell is not None
+        a.set_constraint(FixAtoms([0]) if len(a) % 2 else None)
+    how = {"cell": cell, "dtype": dtype, "fmax": 1e-3, "max_steps": 400}
+    with monkeypatch.context() as patch:
+        patch.setattr("basinax.engine.groups.shape_of_batches", shape_of_batches)
+        patch.setattr("basinax.structures.machine.CPU.max_rows", 48)
+        patch.setattr("basinax.structures.machine.CPU.few_rows", 8)
+        patch.setattr(Stream, "run", lambda stream: begun.append(stream) or begin(stream))
+        together = relax(atoms, Quartic(), optimizer, history=True, **how)
+    assert len(begun) == 1
+    assert together.status[2] == Status.NOT_FINITE and together.converged.sum() > 10
+    for k, a in enumerate(atoms):
+        alone = relax([a], Quartic(), optimizer, **how)
+        for name in ("energies", "steps", "fmax"):
+            both = getattr(together, name)[k], getattr(alone, name)[0]
+            assert np.array_equal(*both, equal_nan=True)
+        assert np.array_equal(together.atoms[k].positions, alone.atoms[0].positions)
+        assert np.array_equal(together.atoms[k].cell, alone.atoms[0].cell)
 
 
 def test_the_order_of_answers_changes_no_bit():

@@ -133,6 +133,8 @@ class RunSettings:
         lanes: list[Device] = [None] if is_on_host else self.lanes
         blocks = np.array([structure.n_blocks for structure in structures])
         of = self._machine if self.evaluator is None else _for_evaluator(self.evaluator, blocks)
+        # Neighbour lists need the rows of systems one after another.
+        takes_smaller = self.evaluator is not None and self.evaluator.n_at_once > 1
         neighbors, memory = self.neighbors(structures), memory_of_batch(lanes)
         n_elements = np.array([structure.n_elements for structure in structures])
         cells = {id(structure.cell): structure.cell for structure in structures}
@@ -157,7 +159,7 @@ class RunSettings:
                 kind=kind,
                 has_open=has_open and kind == "frechet",
                 # Several elements take more steps: begun first, fewer structures run at the end.
-                queue=Queue(own[k] for k in order),
+                queue=Queue((own[k] for k in order), takes_smaller=takes_smaller),
                 monitor=monitor,
                 recorder=recorder,
                 points=self.points,

@@ -1,5 +1,6 @@
 """Steps that the host makes, for one structure at a time, after its evaluation has arrived."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,8 +16,9 @@ from basinax.minimize.run import Run
 class HostOptimizers:
     """The optimizers of the structures in the slots of a batch."""
 
-    def __init__(self, slots: Slots):
-        self.slots = slots
+    def __init__(self, slots: Slots, look: Callable[[], None]):
+        """Args: look: called between two steps."""
+        self.slots, self._look = slots, look
         self._walks: dict[int, tuple[Deformation, Walk]] = {}
         """Optimizers by structure number."""
 
@@ -38,6 +40,7 @@ class HostOptimizers:
             x, gradient = (_vector(tree, rows) for tree in (params, gradients))
             enthalpy = energy + frame.pressure * frame.volume(x)
             step = walk.step(x, enthalpy, gradient)
+            self._look()
             for array, own in zip(jax.tree.leaves(steps), rows, strict=True):
                 n = 3 * (own.stop - own.start)
                 array[own], step = step[:n].reshape(-1, 3), step[n:]

@@ -154,7 +154,7 @@ class HostBackend(AbstractBackend):
         self.asked: dict[int, Request] = {}
         """Pending requests, by number in the session."""
         is_on_host = steps_on_the_host(slots.group.settings.optimizer)
-        self.optimizers = HostOptimizers(slots) if is_on_host else None
+        self.optimizers = HostOptimizers(slots, session.look) if is_on_host else None
         self.held: dict[int, HostConstraints] = {}
         """The constraints that act on the host, by number in the session."""
 

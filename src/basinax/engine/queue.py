@@ -17,8 +17,9 @@ from basinax.structures.read import Structure
 class Queue:
     """Waiting structures by their number of blocks; shared by threads, hence the lock."""
 
-    def __init__(self, structures: Iterable[Structure]):
-        self._lock = threading.Lock()
+    def __init__(self, structures: Iterable[Structure], *, takes_smaller: bool = False):
+        """Args: takes_smaller: whether a place serves smaller structures than its first."""
+        self._lock, self._takes_smaller = threading.Lock(), takes_smaller
         self._waiting: dict[int, deque[Structure]] = defaultdict(deque)
         for structure in structures:
             self._waiting[structure.n_blocks].append(structure)
@@ -33,13 +34,11 @@ class Queue:
         return sum(blocks * BLOCK * len(some) for blocks, some in list(self._waiting.items()))
 
     def fill(self, n_rows: int, n_systems: int) -> list[Structure]:
-        """Structures for a new batch, the same share of the waiting structures of every size.
-
-        Thus a free slot finds a waiting structure of its size until the queue is empty.
-        """
+        """Structures for a new batch, so that a free place finds another one until the queue is
+        empty: the largest, or the same share of the waiting structures of every size."""
         taken: list[Structure] = []
         with self._lock:
-            part = min(1.0, n_rows / max(self.n_rows, 1))
+            part = 1.0 if self._takes_smaller else min(1.0, n_rows / max(self.n_rows, 1))
             waiting = sorted(self._waiting.items(), key=lambda item: -item[0])
             shares = {blocks: int(part * len(some)) for blocks, some in waiting}
             # First the shares, then all others that fit, large structures first.
@@ -52,8 +51,11 @@ class Queue:
         return taken
 
     def replace(self, blocks: int) -> Structure | None:
-        """A waiting structure of the given number of blocks."""
+        """A waiting structure for a place of the given number of blocks."""
         with self._lock:
+            if self._takes_smaller:
+                fitting = [n for n, some in self._waiting.items() if some and n <= blocks]
+                blocks = max(fitting, default=blocks)
             waiting = self._waiting.get(blocks)
             return waiting.popleft() if waiting else None
 

@@ -45,6 +45,9 @@ BATCHES = 3
 """The number of batches of structures in memory for each thread, if memory allows: one that runs,
 and others that keep a structure of each size waiting for its slots."""
 
+ROUNDS = 8
+"""The fewest structures in memory for each that an evaluator evaluates at a time."""
+
 SHARE, BYTES_OF_ROW = 1 / 16, 1000
 """The share of the host's memory for structures in flight, and the bytes of a row with its results
 (0.75 kB measured with 8000 more argon crystals of 8 atoms in a window)."""
@@ -196,7 +199,8 @@ def relax_items(
         require_whole(at_once, "at_once", at_least(1))
     require_function(should_stop, "should_stop")
     if at_once is None:
-        feed = Feed(run, items, _most_rows(run))
+        n_at_once = 0 if run.evaluator is None else run.evaluator.n_at_once
+        feed = Feed(run, items, _most_rows(run), fewest=ROUNDS * n_at_once)
     else:
         feed = Feed(run, items, at_once, size_of=lambda atoms: 1)
     tell = None if progress is None else lambda *found: progress(Progress(*found))

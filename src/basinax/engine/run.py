@@ -43,14 +43,17 @@ class Feed:
         items: Iterable[Item | Fault] = (),
         most: int = 0,
         size_of: Callable[[Any], int] = rows_of,
+        fewest: int = 0,
     ):
         """Structures that are read when there is room for them.
 
         Args:
-            most: no further structure is read once the sizes of those in memory reach this.
-            size_of: the size of a structure.
+            most: no further structure is read once the sizes of those in memory reach this,
+            size_of: the size of a structure,
+            fewest: and once so many are in memory.
         """
         self._run, self._items, self._most, self._size_of = run, iter(items), most, size_of
+        self._fewest = fewest
         self._held: dict[int, int] = {}
         """The sizes of structures in memory, by number."""
         self._has_warned = False
@@ -61,7 +64,9 @@ class Feed:
         """Read while there is room; returns structures that cannot be relaxed, in order."""
         taken: list[Item | Fault] = []
         size = sum(self._held.values())
-        while size < self._most and (item := next(self._items, None)) is not None:
+        while size < self._most or len(self._held) < self._fewest:
+            if (item := next(self._items, None)) is None:
+                break
             self._held[item.number] = self._size_of(item.atoms)
             size += self._held[item.number]
             taken.append(item)

@@ -133,6 +133,8 @@ class Slots:
         self.structures = structures + structures[:1] * (group.shape[1] - len(structures))
         self.occupied = np.arange(group.shape[1]) < len(structures)
         self.starts = row_starts(self.batch.index.sizes)
+        self.rooms = -(-np.array(self.batch.index.sizes) // BLOCK) * BLOCK
+        """The rows of each slot."""
         self.left: Left | None = None
         """Structures that have left their slots and await `emit`."""
         self.moves = self._moves()
@@ -356,25 +358,26 @@ class Slots:
         cast(AnyRecorder, self.group.recorder).add(frames())
 
     def refill(self) -> np.ndarray:
-        """Fill free slots with waiting structures of as many rows; return the filled slots."""
+        """Fill free slots with waiting structures for their rooms; return the filled slots."""
         batch, is_new = self.batch, np.zeros_like(self.occupied)
         sizes = np.array(batch.index.sizes)
         draft = jax.tree.map(np.array, dataclasses.replace(batch, index=None))
         self.occupied = self.occupied.copy()
         for k in np.flatnonzero(~self.occupied).tolist():
-            structure = self.group.queue.replace(-(-int(sizes[k]) // BLOCK))
+            structure = self.group.queue.replace(int(self.rooms[k]) // BLOCK)
             if structure is not None:
                 self.structures[k], self.occupied[k] = structure, True
                 sizes[k], is_new[k] = len(structure), True
         filled = np.flatnonzero(is_new)
-        put(draft, filled, self.starts[filled], [self.structures[k] for k in filled])
+        places = filled, self.starts[filled], [self.structures[k] for k in filled]
+        put(draft, *places, self.rooms[filled])
         if is_new.any():
             if self.histories is not None:
                 self.histories.begin(is_new)
             index = batch.index
             if (sizes != np.asarray(index.sizes)).any():
-                most_rows = self.group.most_rows
-                index = index_of_sizes(sizes, align=BLOCK, n_rows=batch.n_rows, most_rows=most_rows)
+                most_rows, how = self.group.most_rows, {"align": BLOCK, "rooms": self.rooms}
+                index = index_of_sizes(sizes, n_rows=batch.n_rows, most_rows=most_rows, **how)
             self.batch = dataclasses.replace(draft, index=index)
             self.moves = self._moves()
         return is_new

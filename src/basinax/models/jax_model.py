@@ -31,7 +31,7 @@ from basinax.models.graphs import (
 )
 from basinax.models.lists import FORMATS, LISTS, Listed, ListedEnergy
 from basinax.models.packages import Nequix, asked_of, read_mlip, read_nequix
-from basinax.models.programs import ModelForm, Program, derived, returned_by
+from basinax.models.programs import MOST_PLACES, ModelForm, Program, derived, returned_by
 from basinax.models.session import ModelSession
 from basinax.neighbors.search import check_listable
 from basinax.numerics.processor import n_cores
@@ -255,7 +255,14 @@ class JaxModel(AbstractModel):
     @property
     def n_at_once(self) -> int:
         of = machine(self.devices[0] if self.devices else None)
-        return len(self.devices) or self.workers or of.model_threads or n_cores()
+        return len(self._threads) * (MOST_PLACES if of.model_pairs else 1)
+
+    @property
+    def _threads(self) -> list[Any]:
+        """The device of each thread; None for JAX's default."""
+        of = machine(self.devices[0] if self.devices else None)
+        n_threads = self.workers or of.model_threads or n_cores()
+        return list(self.devices) or [None] * n_threads
 
     def on(self, devices: Sequence[Any]) -> "JaxModel":
         kinds = list(dict.fromkeys(devices))
@@ -286,8 +293,8 @@ class JaxModel(AbstractModel):
         with config_context(program.switches):
             of = machine(self.devices[0] if self.devices else None)
             program = program.with_places(of.model_pairs)
-            devices = list(self.devices) or [None] * self.n_at_once
-        return ModelSession(atoms, program, devices[: len(atoms)])
+            threads = self._threads
+        return ModelSession(atoms, program, threads[: len(atoms)])
 
     def _check(self, program: Program, needs_stress: Sequence[bool]) -> None:
         """Raise TypeError if the function returns wrong types or shapes."""

@@ -216,7 +216,12 @@ class SystemIndex(eqx.Module):
 
 
 def index_of_sizes(
-    sizes: Any, *, align: int = 1, n_rows: int | None = None, most_rows: int = 0
+    sizes: Any,
+    *,
+    align: int = 1,
+    n_rows: int | None = None,
+    most_rows: int = 0,
+    rooms: np.ndarray | None = None,
 ) -> SystemIndex:
     """`SystemIndex.from_sizes` with NumPy arrays as leaves.
 
@@ -224,8 +229,10 @@ def index_of_sizes(
 
     Args:
         most_rows: give the index the shapes for a system of this many rows.
+        rooms: see `plan_of_sizes`.
     """
-    return SystemIndex(*plan_of_sizes(sizes, align=align, n_rows=n_rows, most_rows=most_rows))
+    how: dict[str, Any] = {"align": align, "n_rows": n_rows, "most_rows": most_rows}
+    return SystemIndex(*plan_of_sizes(sizes, **how, rooms=rooms))
 
 
 def index_of_ids(ids: Any, n_systems: int | None = None) -> SystemIndex:

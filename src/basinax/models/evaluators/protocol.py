@@ -106,6 +106,9 @@ class AbstractSession(abc.ABC):
         Each request gets one answer. An error instead of an evaluation ends its structure alone.
         """
 
+    def look(self) -> None:  # noqa: B027
+        """Called between two steps of the host: time to begin evaluations that wait."""
+
     def phase(self) -> str:
         """What structures wait for besides evaluations, such as a compiler; empty for nothing."""
         return ""
@@ -138,8 +141,8 @@ class AbstractEvaluator(abc.ABC):
 
     @property
     def n_at_once(self) -> int:
-        """The number of structures that it evaluates at a time; twice as many are under way, so
-        that none of its processes or threads waits. No bit depends on it."""
+        """The number of structures that it evaluates at a time. As many are under way, and up to
+        twice as many, so that none of its processes or threads waits. No bit depends on it."""
         return 1
 
     def on(self, devices: Sequence[Any]) -> "AbstractEvaluator":

@@ -83,8 +83,8 @@ class Workers(AbstractSession):
             environment["PYTHONPATH"] = os.pathsep.join(_absolute(paths.split(os.pathsep)))
         self._environment = environment
         self._waiting: collections.deque[Request] = collections.deque()
-        self._failed: list[Answer] = []
-        """Answers that do not come from a process."""
+        self._ready: list[Answer] = []
+        """Answers that have been received, or that no process gives."""
         self._home: dict[int, int] = {}
         """The worker with the calculator of each structure, if calculators are reused."""
         self._again = set[int]()
@@ -114,9 +114,12 @@ class Workers(AbstractSession):
         self._dispatch()
 
     def answers(self, timeout: float) -> list[Answer]:
-        answers = self._receive(0.0 if self._failed else timeout) + self._failed
-        self._failed = []
+        answers = self._receive(0.0 if self._ready else timeout) + self._ready
+        self._ready = []
         return answers
+
+    def look(self) -> None:
+        self._ready += self._receive(0.0)
 
     def end(self, number: int) -> None:
         self._waiting = collections.deque(r for r in self._waiting if r.number != number)
@@ -267,7 +270,7 @@ class Workers(AbstractSession):
         free = idle[n_surplus:]
         if not any(self._workers):
             reason = EvaluationError("no process is left that could evaluate it")
-            self._failed += [(request.number, reason) for request in self._waiting]
+            self._ready += [(request.number, reason) for request in self._waiting]
             self._waiting.clear()
         passed_over = []
         # More may be alive than there is memory for, if one has just been found to be ended.
@@ -299,10 +302,10 @@ class Workers(AbstractSession):
             else:
                 self._again.add(request.number)
                 self._waiting.appendleft(request)
-            self._failed += self._replaced(k, reason, is_short)
+            self._ready += self._replaced(k, reason, is_short)
         except Exception as error:  # `info` may hold objects that cannot be pickled
             reason = EvaluationError(f"the structure cannot be sent to a process: {error}")
-            self._failed.append((request.number, reason))
+            self._ready.append((request.number, reason))
         else:
             worker.request, worker.n_beside = request, self._most
             if not self._reuse:  # its calculator may have to be made first
