@@ -116,7 +116,9 @@ class Form(NamedTuple):
         def of_ase(text: str) -> list[Atoms]:
             if not self._of_ase.acceptsfd:
                 return list(self.read(path))
-            return list(ase.io.iread(io.StringIO(text), slice(None), format=self.name))
+            stream = io.StringIO(text)
+            stream.name = str(path)  # beside which ASE looks for the files that it names
+            return list(ase.io.iread(stream, slice(None), format=self.name))
 
         text = text_in(path)
         if images is None and (n := count(self.name, text)) > 1:

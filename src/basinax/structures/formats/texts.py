@@ -3,7 +3,7 @@
 import codecs
 import io
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from ase.io.formats import open_with_compression
 
@@ -17,7 +17,9 @@ MARKS = {
 
 def binary(path: Path) -> IO[bytes]:
     """The unpacked content of a file; a text with a mark is in UTF-8 without it."""
-    file = open_with_compression(str(path), "rb")
+    file: Any = open_with_compression(str(path), "rb")
+    if getattr(file, "name", None) is None:  # readers of ASE ask those of bz2 and xz, too
+        file.name = str(path)
     try:
         head = file.read(3)
         encoding = next((MARKS[mark] for mark in MARKS if head.startswith(mark)), None)
