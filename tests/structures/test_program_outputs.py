@@ -38,6 +38,105 @@ include_file : positions.dat
 H H 1 1 6.0
 %endblock species
 """
+GAUSSIAN = """ Entering Gaussian System, Link 0=g16
+ Charge = {} Multiplicity = {}
+                         Standard orientation:
+ ---
+ Center     Atomic      Atomic             Coordinates (Angstroms)
+ Number     Number       Type             X           Y           Z
+ ---
+      1          8           0        0.000000    0.000000    0.000000
+      2          1           0        0.000000    0.000000    0.980000
+ ---
+ SCF Done:  E(UB3LYP) =  -75.9     A.U. after   10 cycles
+"""
+FRAGMENTS = "1 Multiplicity = 2 in supermolecule\n Charge = 0 Multiplicity = 1 in fragment 1.\n!"
+ORCA = """                                 * O   R   C   A *
+|  1> ! Opt
+{}
+Number of atoms                             ...      2
+Total Charge           Charge          ....    {}
+Multiplicity           Mult            ....    {}
+CARTESIAN COORDINATES (ANGSTROEM)
+---
+  O      0.000000    0.000000    0.000000
+  H      0.000000    0.000000    0.980000
+FINAL SINGLE POINT ENERGY       -75.9
+                             ****ORCA TERMINATED NORMALLY****
+"""
+NWCHEM = """              Northwest Computational Chemistry Package (NWChem) 7.0.2
+{}
+                             Geometry "geometry" -> ""
+                             -------------------------
+
+ Output coordinates in angstroms (scale by  1.889725989 to convert to a.u.)
+
+  No.       Tag          Charge          X              Y              Z
+ ---- ---------------- ---------- -------------- -------------- --------------
+    1 O                    8.0000     0.00000000     0.00000000     0.00000000
+    2 H                    1.0000     0.00000000     0.00000000     0.98000000
+
+                                 NWChem {} Module
+                                 -----------------
+
+{}
+"""
+OF_DFT = "          Charge           :    -1\n          Spin multiplicity:     3\n"
+OF_SCF = "  open shells     =     1\n  charge          =   1.00\n"
+GAMESS = """          *         GAMESS VERSION = 30 SEP 2021 (R2)          *
+ INPUT CARD> $STATPT {} $END
+ ATOM      ATOMIC                      COORDINATES (BOHR)
+           CHARGE         X                   Y                   Z
+ O           8.0     0.0000000000        0.0000000000        0.0000000000
+ H           1.0     0.0000000000        0.0000000000        1.8000000000
+
+ CHARGE OF MOLECULE                           =   -1
+ SPIN MULTIPLICITY                            =    3
+"""
+STEP = """{}
+ COORDINATES OF ALL ATOMS ARE (ANGS)
+   ATOM   CHARGE       X              Y              Z
+ ------------------------------------------------------------
+ O           8.0   0.0000000000   0.0000000000   0.0000000000
+ H           1.0   {:.10f}   0.0000000000   0.0000000000
+
+"""
+SEARCH, FOUND = "BEGINNING GEOMETRY SEARCH POINT NSERCH=   0 ...\n", "EQUILIBRIUM GEOMETRY LOCATED"
+OCTOPUS = "ExcessCharge = -1\n%Coordinates\n 'O' | 0 | 0 | 0\n%\n"
+
+READ = {
+    "fragments.log": (GAUSSIAN.format(FRAGMENTS, 2), {"charge": 1, "spin": 2}),
+    "jobs.log": (GAUSSIAN.format(1, 2) + GAUSSIAN.format(1, 2), {"charge": 1, "spin": 2}),
+    "dft.nwo": (NWCHEM.format("", "DFT", OF_DFT), {"charge": -1, "spin": 3}),
+    "scf.nwo": (NWCHEM.format("", "SCF", OF_SCF), {"charge": 1}),
+    "gamess.out": (GAMESS.format(""), {"charge": -1, "spin": 3}),
+    "inp": (OCTOPUS, {"charge": -1}),
+}
+"""Contents by name, with the charge and spin in e that are expected."""
+
+
+@pytest.mark.parametrize("name", READ)
+def test_total_charges_and_spins_of_outputs_are_kept(name, tmp_path):
+    text, expected = READ[name]
+    (tmp_path / name).write_text(text)
+    for atoms in read_structures(tmp_path / name):
+        assert {x: atoms.info[x] for x in ("charge", "spin") if x in atoms.info} == expected
+
+
+JOBS = {
+    "two.log": GAUSSIAN.format(1, 2) + GAUSSIAN.format(0, 1),
+    "two.out": ORCA.format("", 1, 2) + ORCA.format("", 0, 1),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_totals_that_differ_between_jobs_are_not_kept(name, tmp_path, capsys):
+    (tmp_path / name).write_text(JOBS[name])
+    for atoms in read_structures(tmp_path / name):
+        assert not atoms.info
+    said = capsys.readouterr().err
+    assert "several total charges (0, 1), and none is kept: split it into one file a job" in said
+    assert "several spins (1, 2)" in said
 
 
 @pytest.mark.parametrize("pack", [bz2, gzip, lzma])

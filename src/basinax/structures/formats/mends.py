@@ -127,15 +127,29 @@ NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[de][-+]?\d+)?)"
 
 OF_DFT = r"&DFT\b(?:(?!&END DFT)[\s\S])*?^\s*"
 
+OF_CONTRL = r"\$contrl\b(?:(?!\$end)[\s\S])*?\b"
+
+OF_ALL = r"(?!.*\b(?:fragment|model|mid)\b)"
+"""Behind a total of Gaussian that is not of a part of the atoms."""
+
 TOTALS = {
     "abinit-in": (rf"^(?:[^#!\n]*\s)?(?:cell)?charge\s+{NUMBER}", None),
     "cjson": (rf'"totalCharge"\s*:\s*{NUMBER}', r'"totalSpinMultiplicity"\s*:\s*(\d+)'),
     "cp2k-restart": (rf"{OF_DFT}CHARGE\s+{NUMBER}", rf"{OF_DFT}MULTIPLICITY\s+(\d+)"),
     "dftb": (rf"^\s*Charge\s*=\s*{NUMBER}", None),
     "espresso-in": (rf"^[^!\n]*\btot_charge\s*=\s*{NUMBER}", None),
-    "gamess-us-in": (rf"\bicharg\s*=\s*{NUMBER}", r"\bmult\s*=\s*(\d+)"),
-    "gaussian-out": (rf"^\s*Charge\s*=\s*{NUMBER}\s+Mult", r"\sMultiplicity\s*=\s*(\d+)"),
+    "gamess-us-in": (rf"{OF_CONTRL}icharg\s*=\s*{NUMBER}", rf"{OF_CONTRL}mult\s*=\s*(\d+)"),
+    "gamess-us-out": (
+        rf"^\s*CHARGE OF MOLECULE\s*=\s*{NUMBER}",
+        r"^\s*(?:SPIN|STATE) MULTIPLICITY\s*=\s*(\d+)",
+    ),
+    "gaussian-out": (
+        rf"^\s*Charge\s*=\s*{NUMBER}\s+Multiplicity\s*=\s*\d+{OF_ALL}",
+        rf"^\s*Charge\s*=\s*\S+\s+Multiplicity\s*=\s*(\d+){OF_ALL}",
+    ),
     "nwchem-in": (rf"^\s*charge\s+{NUMBER}", r"^\s*mult\s+(\d+)"),
+    "nwchem-out": (rf"^\s*charge\s*[:=]\s*{NUMBER}", r"^\s*spin multiplicity\s*:\s*(\d+)"),
+    "octopus-in": (rf"^\s*ExcessCharge\s*=\s*{NUMBER}", None),
     "onetep-in": (rf"^\s*charge\b\s*[:=]?\s*{NUMBER}", None),
     "orca-output": (rf"\bTotal Charge\s+Charge\s+\.+\s+{NUMBER}", r"Mult\s+\.{3,}\s+(\d+)"),
     "turbomole": (rf"^\$eht\b.*\bcharge\s*=\s*{NUMBER}", None),
@@ -163,12 +177,11 @@ def structures_of(name: str, path: Path, text: str, read: Read, say: Say) -> lis
     for what, pattern in UNREAD.get(name, {}).items():
         if images and re.search(pattern, text, FLAGS):
             say(f"ASE does not read its {what}")
-    charge, spin = (
-        pattern and re.search(pattern, text, FLAGS) for pattern in TOTALS.get(name, (None, None))
-    )
+    of_charge, of_spin = TOTALS.get(name, (None, None))
+    charge = _only("total charges", of_charge, text, say)
+    spin = _only("spins", of_spin, text, say)
     for atoms in images:
-        total = charge and float(charge[1].lower().replace("d", "e"))
-        _add_totals(atoms, total, spin and int(spin[1]))
+        _add_totals(atoms, charge, spin and int(spin))
     if images and (total := images[0].info.get("charge")):
         say(f"its total charge of {total:g} e is kept in info['charge']")
     return images
@@ -177,6 +190,16 @@ def structures_of(name: str, path: Path, text: str, read: Read, say: Say) -> lis
 def count(name: str, text: str) -> int:
     """The number of structures in a text, for formats of which ASE reads one."""
     return len(re.findall(ONE_STRUCTURE.get(name, r"\A"), text, FLAGS))
+
+
+def _only(what: str, pattern: str | None, text: str, say: Say) -> float | None:
+    """The number that a text says; None if it says none, or several."""
+    said = re.findall(pattern, text, FLAGS) if pattern else []
+    found = sorted({float(x.lower().replace("d", "e")) for x in said})
+    if len(found) > 1:
+        listed = ", ".join(f"{x:g}" for x in found)
+        say(f"it says several {what} ({listed}), and none is kept: split it into one file a job")
+    return found[0] if len(found) == 1 else None
 
 
 def _add_totals(atoms: Atoms, charge: float | None, spin: int | None) -> None:
