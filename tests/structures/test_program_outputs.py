@@ -4,8 +4,11 @@ import bz2
 import gzip
 import lzma
 
+import numpy as np
 import pytest
+from ase.units import Bohr
 
+from basinax.cli.guard import Unreadable
 from basinax.cli.inputs import read_structures
 
 OUTCAR = """ POTCAR:    PAW_PBE Cu 22Jun2005
@@ -101,7 +104,76 @@ STEP = """{}
  H           1.0   {:.10f}   0.0000000000   0.0000000000
 
 """
-SEARCH, FOUND = "BEGINNING GEOMETRY SEARCH POINT NSERCH=   0 ...\n", "EQUILIBRIUM GEOMETRY LOCATED"
+SEARCH, FOUND = (
+    " BEGINNING GEOMETRY SEARCH POINT NSERCH= 0",
+    " ***** EQUILIBRIUM GEOMETRY LOCATED *****",
+)
+PUNCH = " $DATA\nt\n{}\nO 8.0 0.0 0.0 0.0\n $END\nE(RHF)= -74.0, E(NUC)= 0.0\n{}"
+ABINIT = """.Version 9.6.2 of ABINIT
+-outvars: echo values of preprocessed input variables --------
+            acell      1.0000000000E+01  1.0000000000E+01  2.0000000000E+01 Bohr
+           natfix           1
+            natom           1
+             nkpt           1
+           ntypat           1
+           optcell           2
+            rprim      1.0 0.0 0.0
+                       0.5 1.0 0.0
+                       0.0 0.0 1.0
+            typat      1
+            znucl       14.00000
+================================================================================
+----iterations are completed or convergence reached----
+--- !EnergyTerms
+total_energy_eV     : -2.41E+02
+...
+ cartesian coordinates (angstrom) at end:
+    1      0.0     0.0     0.0
+== END DATASET(S) ==============================================================
+{}"""
+LAST = """-outvars: echo values of variables after computation  --------
+            acell      8.0000000000E+00  1.0000000000E+01  2.0000000000E+01 Bohr
+       cellcharge      1.00000000E+00
+            rprim      1.0 0.0 0.0
+                       0.5 1.0 0.0
+                       0.0 0.0 1.0
+"""
+ESPRESSO = """     Program PWSCF v.7.2 starts on 10Oct2023 at 10:00:00
+
+     lattice parameter (alat)  =       7.5589  a.u.
+     number of atoms/cell      =            2
+     number of atomic types    =            1
+     celldm(1)=   7.558900  celldm(2)=   0.000000  celldm(3)=   0.000000
+     crystal axes: (cart. coord. in units of alat)
+               a(1) = (   1.000000   0.000000   0.000000 )
+               a(2) = (   0.000000   1.000000   0.000000 )
+               a(3) = (   0.000000   0.000000   1.000000 )
+
+     site n.     atom                  positions (alat units)
+         1           Cu  tau(   1) = (   0.0000000   0.0000000   0.0000000  )
+         2           Cu  tau(   2) = (   0.5800000   0.0000000   0.0000000  )
+
+!    total energy              =      -2.20000000 Ry
+ATOMIC_POSITIONS (angstrom)
+Cu            0.0000000000        0.0000000000        0.0000000000    0   0   0
+Cu            2.3000000000        0.0000000000        0.0000000000{}
+!    total energy              =      -2.21000000 Ry
+Begin final coordinates
+ATOMIC_POSITIONS (angstrom)
+Cu            0.0000000000        0.0000000000        0.0000000000    0   0   0
+Cu            2.2500000000        0.0000000000        0.0000000000    1   0   1
+End final coordinates
+"""
+DMOL = """!BIOSYM archive 3
+PBC=ON
+
+!DATE     Nov 30 00:00:00 2026
+PBC   4.00000   4.00000   4.00000  90.00000  90.00000  90.00000 ({})
+Cu1      0.00000000     0.00000000     0.00000000 XXXX 1      xx      Cu  0.000
+end
+end
+
+"""
 OCTOPUS = "ExcessCharge = -1\n%Coordinates\n 'O' | 0 | 0 | 0\n%\n"
 
 READ = {
@@ -137,6 +209,95 @@ def test_totals_that_differ_between_jobs_are_not_kept(name, tmp_path, capsys):
     said = capsys.readouterr().err
     assert "several total charges (0, 1), and none is kept: split it into one file a job" in said
     assert "several spins (1, 2)" in said
+
+
+def test_cells_of_abinit_have_their_scale_and_are_the_last(tmp_path):
+    (tmp_path / "a.abo").write_text(ABINIT.format(LAST))
+    (atoms,) = read_structures(tmp_path / "a.abo")
+    np.testing.assert_allclose(atoms.cell, Bohr * np.array([[8, 0, 0], [5, 10, 0], [0, 0, 20]]))
+    assert atoms.info == {"charge": 1}
+    assert atoms.get_potential_energy() == -241
+
+
+def test_flags_of_positions_in_outputs_of_quantum_espresso_fix_atoms(tmp_path, capsys):
+    cut = "ATOMIC_POSITIONS (angstrom)\nCu 0.0 0.0"
+    (tmp_path / "a.pwo").write_text(ESPRESSO.format("    1   0   1") + cut)
+    images = read_structures(tmp_path / "a.pwo")
+    assert len(images) == 2
+    for atoms in images:
+        held, partly = atoms.constraints
+        assert (list(held.index), list(partly.index)) == ([0], [1])
+        assert list(partly.mask) == [False, True, False]
+    (tmp_path / "a.pwo").write_text(ESPRESSO.format(""))
+    assert not any(atoms.constraints for atoms in read_structures(tmp_path / "a.pwo"))
+    assert "the flags of its positions differ" in capsys.readouterr().err
+
+
+def test_the_last_geometry_of_an_optimisation_by_gamess_is_read(tmp_path, capsys):
+    other = STEP.format(FOUND, 1.2).replace("H  ", "HE ")
+    for last, distance in ((STEP.format(FOUND, 0.97), 0.97), (other, 1.8 * Bohr)):
+        (tmp_path / "a.out").write_text(GAMESS.format("") + STEP.format(SEARCH, 0.99) + last)
+        (atoms,) = read_structures(tmp_path / "a.out")
+        assert atoms.get_distance(0, 1) == pytest.approx(distance)
+    assert "its first geometry is read" in capsys.readouterr().err
+
+
+REFUSED = {
+    "a.abo": (ABINIT.format(""), "a cell that changed, and not its last one"),
+    "b.abo": (ABINIT.format(LAST.replace("acell ", "acell1")), "cells of several data sets"),
+    "a.arc": (DMOL.format("P21"), "atoms that only symmetry adds"),
+    "a.dat": (PUNCH.format("C2v", ""), "atoms that only symmetry adds"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_outputs_that_would_be_read_as_others_are_refused(name, tmp_path):
+    text, reason = REFUSED[name]
+    (tmp_path / name).write_text(text)
+    with pytest.raises(Unreadable, match=reason):
+        read_structures(tmp_path / name)
+
+
+FIXED = " Symbolic Z-matrix:\n O   -1   0.   0.   0.\n H   0   0.   0.   .98\n"
+NAMED = {
+    "a.abo": (ABINIT.format(LAST), "fixed atoms"),
+    "a.dat": (PUNCH.format("C1", "--- DATA FROM NSERCH=   1 ---\n"), "geometries behind the first"),
+    "a.gamess.out": (GAMESS.format("IFREEZ(1)=1,2,3"), "fixed coordinates"),
+    "b.gamess.out": (GAMESS.format("") + " RUNTYP=IRC\n", "geometries behind the first"),
+    "a.log": (GAUSSIAN.format(0, 1) + FIXED, "fixed atoms"),
+    "b.log": (GAUSSIAN.format(0, 1) + " ! R1    R(1,2)   0.98    Frozen   !\n", "constraints"),
+    "a.nwo": (NWCHEM.format(" set geometry:actlist 1", "DFT", OF_DFT), "fixed atoms"),
+    "b.nwo": (NWCHEM.format("constraints\n fix atom 1\nend", "DFT", OF_DFT), "fixed atoms"),
+    "c.nwo": (NWCHEM.format("", "SCF", OF_SCF), "open shells"),
+    "d.nwo": (
+        NWCHEM.format("", "SCF", "  alpha electrons =     5\n  beta  electrons =     4\n"),
+        "open shells",
+    ),
+    "a.orca.out": (ORCA.format("|  2> %geom Constraints {C 0 C} end end", 0, 1), "constraints"),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_what_outputs_hold_and_ase_does_not_read_is_named(name, tmp_path, capsys):
+    text, word = NAMED[name]
+    (tmp_path / name).write_text(text)
+    read_structures(tmp_path / name)
+    assert f"ASE does not read its {word}\n" in capsys.readouterr().err
+
+
+def test_what_outputs_do_not_hold_is_not_named(tmp_path, capsys):
+    alike = NWCHEM.format("", "SCF", "  alpha electrons =     5\n  beta  electrons =     5\n")
+    texts = {
+        "a.log": GAUSSIAN.format(0, 1) + FIXED.replace("-1", " 0"),
+        "a.nwo": alike,
+        "a.gamess.out": GAMESS.format("").replace("   -1", "    0"),
+        "a.orca.out": ORCA.format("|  2> # no constraints", 0, 1),
+        "a.arc": DMOL.format("P1"),
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+        read_structures(tmp_path / name)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("pack", [bz2, gzip, lzma])

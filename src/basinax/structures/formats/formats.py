@@ -167,9 +167,12 @@ def form_to_read(path: Path) -> Form:
         return Form(filetype(str(path)))
     with binary(path) as file:
         # Data files of LAMMPS have names of all kinds.
-        is_data = re.search(HEAD, file.read(PEEKED))
+        head = file.read(PEEKED)
         file.seek(0)
+        is_data = re.search(HEAD, head)
         name = filetype(file if has_mark(path) else str(path)) if not is_data else "lammps-data"
+        # Outputs have all words of inputs.
+        name = "abinit-out" if name == "abinit-in" and b" of ABINIT" in head else name
     if name not in ioformats:
         raise UnknownFileTypeError(name)
     return Form(name)

@@ -24,10 +24,24 @@ Say = Callable[[str], None]
 
 FLAGS = re.MULTILINE | re.IGNORECASE
 
+NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[de][-+]?\d+)?)"
+
+OF_DMOL = {
+    "a cell of two dimensions": r"^PBC=2D",
+    "atoms that only symmetry adds": r"^PBC\s.*\(\s*(?!P\s*1\s*\))[^)]+\)",
+}
+
+UNIQUE = {"atoms that only symmetry adds": r"^\s*\$data.*\n.*\n\s*(?!c1\b)\w+"}
+
 REFUSED = {
     "abinit-in": {
         "lengths in Å behind xcart": r"\bxcart\b[-+\s\d.edED]*angstr",
         "scaled axes": r"\bscalecart\b",
+    },
+    "abinit-out": {
+        "cells of several data sets": r"^ +(acell|rprim)[\d?_]",
+        "a cell that changed, and not its last one": r"\A(?=[\s\S]*^ +optcell\s+[1-9])"
+        r"(?![\s\S]*values of variables after computation)",
     },
     "aims": {
         "constraints of lattice vectors": r"^\s*lattice_vector\b.*\n"
@@ -52,17 +66,13 @@ REFUSED = {
         r"\s*(?!\[\s*(angstrom|aa|å)\s*\])[\[={]",
     },
     "dlp-history": {"the steps of a run": r"\A"},
-    "dmol-car": {
-        "a cell of two dimensions": r"^PBC=2D",
-        "atoms that only symmetry adds": r"^PBC\s.*\(\s*(?!P\s*1\s*\))[^)]+\)",
-    },
+    "dmol-arc": OF_DMOL,
+    "dmol-car": OF_DMOL,
     "espresso-in": {
         "a cell in units of A": r"\A(?=[\s\S]*^[^!\n]*\ba\s*=)[\s\S]*^\s*cell_parameters\s*$",
     },
-    "gamess-us-in": {
-        "lengths in bohr": r"\bunits\s*=\s*bohr",
-        "atoms that only symmetry adds": r"^\s*\$data.*\n.*\n\s*(?!c1\b)\w+",
-    },
+    "gamess-us-in": {"lengths in bohr": r"\bunits\s*=\s*bohr", **UNIQUE},
+    "gamess-us-punch": UNIQUE,
     "gaussian-in": {
         "lengths in bohr": r"^[ \t]*#(?:.*\S.*\n)*?.*\bunits\s*=?\s*(\([^)]*|[\w,]*)\b(au|bohr)\b",
         "several jobs": r"^--link1--(?![\s\S]*geom)",
@@ -105,6 +115,7 @@ ONE_STRUCTURE = {
 
 UNREAD = {
     "abinit-in": {"fixed atoms": r"^\s*(natfix|iatfix)"},
+    "abinit-out": {"fixed atoms": r"^\s*(natfix|iatfix)"},
     "castep-cell": {
         "external pressure": r"^\s*%block\s+external_pressure",
         "fixed atoms": r"^\s*fix_all_ions\s*[:=]?\s*\.?t",
@@ -112,18 +123,31 @@ UNREAD = {
     "cp2k-restart": {"constraints": r"^\s*&constraint\b"},
     "dftb": {"fixed atoms": r"^[^#\n]*\bMovedAtoms\s*=\s*(?!1:-1)"},
     "eon": {"periodicity, which its files do not say": r"\A"},
+    "gamess-us-out": {
+        "fixed coordinates": r"^\s*INPUT CARD>.*\bifreez\b",
+        "geometries behind the first": r"\bruntyp\s*=\s*(irc|surface|drc|md)\b",
+    },
+    "gamess-us-punch": {"geometries behind the first": r"\bDATA FROM NSERCH"},
+    "gaussian-out": {
+        "constraints": r"^\s*!.*\bfrozen\b",
+        "fixed atoms": rf"^ [A-Z]\w*(?:\([^)]*\))?\s+-1(?:\s+{NUMBER}){{3}}\s*$",
+    },
     "nwchem-in": {
         "active atoms": r"^\s*set\s+\"?geometry:actlist",
         "constraints": r"^\s*constraints\b",
         "open shells": r"^\s*(nopen\s+[1-9]"
         r"|(doublet|triplet|quartet|quintet|sextet|septet|octet)\b)",
     },
+    "nwchem-out": {
+        "fixed atoms": r"^\s*(set\s+\"?geometry:actlist|constraints\b.*\n\s*(fix|spring)\b)",
+        "open shells": r"^\s*(open shells\s*=\s*[1-9]"
+        r"|alpha\s+electrons\s*=\s*(\d+)\s+beta\s+electrons\s*=\s*(?!\2\s)\d)",
+    },
     "onetep-in": {"constraints": r"^\s*%block\s+species_constraints"},
+    "orca-output": {"constraints": r"^\|\s*\d+>[^#\n]*\bconstraints\b"},
     "xsd": {"fixed atoms": r"RestrictedProperties="},
 }
 """The text of entries that ASE ignores but a relaxation needs."""
-
-NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[de][-+]?\d+)?)"
 
 OF_DFT = r"&DFT\b(?:(?!&END DFT)[\s\S])*?^\s*"
 
@@ -134,6 +158,7 @@ OF_ALL = r"(?!.*\b(?:fragment|model|mid)\b)"
 
 TOTALS = {
     "abinit-in": (rf"^(?:[^#!\n]*\s)?(?:cell)?charge\s+{NUMBER}", None),
+    "abinit-out": (rf"^ +(?:cell)?charge +{NUMBER}\s*$", None),
     "cjson": (rf'"totalCharge"\s*:\s*{NUMBER}', r'"totalSpinMultiplicity"\s*:\s*(\d+)'),
     "cp2k-restart": (rf"{OF_DFT}CHARGE\s+{NUMBER}", rf"{OF_DFT}MULTIPLICITY\s+(\d+)"),
     "dftb": (rf"^\s*Charge\s*=\s*{NUMBER}", None),
@@ -181,7 +206,7 @@ def structures_of(name: str, path: Path, text: str, read: Read, say: Say) -> lis
     charge = _only("total charges", of_charge, text, say)
     spin = _only("spins", of_spin, text, say)
     for atoms in images:
-        _add_totals(atoms, charge, spin and int(spin))
+        _add_totals(atoms, charge, int(spin) if spin else None)
     if images and (total := images[0].info.get("charge")):
         say(f"its total charge of {total:g} e is kept in info['charge']")
     return images
@@ -215,6 +240,63 @@ def _add_totals(atoms: Atoms, charge: float | None, spin: int | None) -> None:
 
 def _abinit(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
     return read(re.sub(r"!.*", "", text))  # which ASE takes for no comment
+
+
+def _output_of_abinit(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
+    """The structure with the last cell, of which ASE takes the first, without its scale, for Å."""
+    begin, mark, echo = text.partition("echo values of preprocessed input variables")
+    scales, vectors = (
+        list(re.finditer(rf"^ +{name}((?:\s+{NUMBER}){{{n}}}){end}", echo, FLAGS))
+        for name, n, end in (("acell", 3, r"\s+Bohr\b"), ("rprim", 9, ""))
+    )
+    if not (scales and vectors):
+        raise ValueError("it has no acell in bohr, or no rprim, of all data sets")
+    lengths, axes = (np.array(found[-1][1].split(), float) for found in (scales, vectors))
+    cell = lengths[:, None] * axes.reshape(3, 3) * Bohr
+    start, stop = vectors[0].span(1)
+    rows = " ".join(map(str, cell.ravel().tolist()))
+    return read(f"{begin}{mark}{echo[:start]} {rows}{echo[stop:]}")
+
+
+def _output_of_espresso(text: str, _: Path, read: Read, say: Say) -> list[Atoms]:
+    """The structures with what the flags behind their positions fix, as in inputs."""
+    from ase.io.espresso import convert_constraint_flags
+
+    images = read(text)
+    row = rf"[ \t]*[A-Za-z]\S*(?:[ \t]+{NUMBER}){{3}}.*\n?"
+    blocks = re.finditer(rf"^ATOMIC_POSITIONS.*\n((?:{row})+)", text, FLAGS)
+    sizes, steps = {len(atoms) for atoms in images}, [x[1].splitlines() for x in blocks]
+    steps = [lines for lines in steps if len(lines) in sizes]  # the last one may be cut off
+    first, *others = {tuple(" ".join(x.split()[4:7]) for x in lines) for lines in steps} or {()}
+    if others or (any(first) and len(sizes) > 1):
+        say("the flags of its positions differ between its steps, and none is kept")
+    elif any(first):
+        for atoms in images:
+            masks = [tuple(map(int, x.split())) or None for x in first]
+            atoms.set_constraint(convert_constraint_flags(masks))
+    return images
+
+
+STEP_OF_GAMESS = (
+    r"(?:NSERCH=|\bLOCATED \*)(?:(?!NSERCH=|\bLOCATED \*)[\s\S])*?"
+    r"COORDINATES OF ALL ATOMS ARE \(ANGS\).*\n.*\n.*\n"
+    rf"((?:[ \t]*[A-Z]\S*(?:[ \t]+{NUMBER}){{4}}[ \t]*\n)+)"
+)
+
+
+def _output_of_gamess(text: str, _: Path, read: Read, say: Say) -> list[Atoms]:
+    """The last geometry of an optimisation, of which ASE reads the first."""
+    images, steps = read(text), list(re.finditer(STEP_OF_GAMESS, text, FLAGS))
+    rows = [line.split() for line in (steps[-1][1].splitlines() if steps else [])]
+    if rows and [row[0].capitalize() for row in rows] != images[0].get_chemical_symbols():
+        say("its first geometry is read, since its last one has other atoms")
+    elif rows:
+        lines = (
+            f"{name} {charge} {' '.join(str(float(x) / Bohr) for x in place)}\n"
+            for name, charge, *place in rows
+        )
+        images = read(f"{text}\nATOM ATOMIC COORDINATES\n\n{''.join(lines)}\n")
+    return images
 
 
 def _cjson(text: str, _: Path, read: Read, __: Say) -> list[Atoms]:
@@ -437,11 +519,14 @@ Mend = Callable[[str, Path, Read, Say], list[Atoms]]
 
 MENDS: dict[str, Mend] = {
     "abinit-in": _abinit,
+    "abinit-out": _output_of_abinit,
     "cif": _cif,
     "cjson": _cjson,
     "cp2k-restart": _restart_of_cp2k,
     "cube": _cube,
     "dlp4": _config_of_dl_poly,
+    "espresso-out": _output_of_espresso,
+    "gamess-us-out": _output_of_gamess,
     "gaussian-in": _gaussian,
     "gromacs": _gromacs,
     "gromos": _gromos,
