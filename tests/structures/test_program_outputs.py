@@ -300,6 +300,32 @@ def test_what_outputs_do_not_hold_is_not_named(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
+POSCAR = "x\n1\n4 0 0\n0 4 0\n0 0 4\n{}\nselective\nDirect\n0 0 0 .FALSE. F F\n.5 .5 0 T T F\n"
+BESIDE = {
+    "same": ({"POSCAR": POSCAR.format("Cu\n2")}, [[0], [1]], ""),
+    "both": ({"POSCAR": POSCAR.format("Cu\n2"), "CONTCAR": POSCAR.format("Ni\n2")}, [], "CONTCAR"),
+    "other": ({"POSCAR": POSCAR.format("Cu Ni\n1 1")}, [], "POSCAR beside it, which has other"),
+    "more": ({"POSCAR": POSCAR.format("Cu\n3") + "0 .5 0 T T T\n"}, [], "which has other atoms"),
+    "cut": ({"CONTCAR": "x\n1.0\n"}, [], "CONTCAR beside it, which cannot be read"),
+    "free": ({"POSCAR": POSCAR.format("Ni\n2").replace("F", "T").replace(".TALSE.", "T")}, [], ""),
+}
+"""Files beside an OUTCAR, with the atoms that are held and what is said."""
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_an_outcar_has_constraints_of_a_file_beside_it_that_has_its_atoms(name, tmp_path, capsys):
+    files, held, said = BESIDE[name]
+    for file, text in files.items():
+        (tmp_path / file).write_text(text)
+    (tmp_path / "OUTCAR").write_text(OUTCAR + OUTCAR[OUTCAR.index("      direct") :])
+    images = read_structures(tmp_path / "OUTCAR")
+    assert len(images) == 2
+    for atoms in images:
+        assert sorted(list(x.index) for x in atoms.constraints) == held
+    err = capsys.readouterr().err
+    assert said in err and err.count("warning") == bool(said)
+
+
 @pytest.mark.parametrize("pack", [bz2, gzip, lzma])
 def test_packed_outputs_of_vasp_are_read(pack, tmp_path):
     path = tmp_path / f"OUTCAR.{ {bz2: 'bz2', gzip: 'gz', lzma: 'xz'}[pack] }"

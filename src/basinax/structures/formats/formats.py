@@ -7,6 +7,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from ase.io.formats import (
 from ase.io.trajectory import Trajectory
 
 from basinax.structures.formats import databases
+from basinax.structures.formats.beside import structures_of_outcar
 from basinax.structures.formats.extxyz import frames_of, structure_of
 from basinax.structures.formats.held import prepared
 from basinax.structures.formats.lammps import HEAD
@@ -109,6 +111,10 @@ class Form(NamedTuple):
         Raises:
             ValueError: ASE would read another structure than the file holds.
         """
+        if self.name == "vasp-out":
+            poscar = partial(Form("vasp").read_as_meant, images=None, say=lambda _: None)
+            yield from structures_of_outcar(path, images, poscar, say)
+            return
         if self.name not in MENDED:
             yield from self.read(path, images)
             return
