@@ -670,6 +670,17 @@ def test_a_run_does_not_go_on_with_another_input():
     assert "c.xyz was 'SHA-256" in said
 
 
+def test_a_run_does_not_go_on_with_another_file_beside_its_input():
+    for folder in ("other", "in"):
+        Path(folder).mkdir()
+        ase.io.write(f"{folder}/a.xyz", cluster(folder == "in"))
+    Path("in/inp").write_text("XYZCoordinates = 'a.xyz'\n")
+    relax("--run", "kept", "--time-limit", "0s", files=["in/inp"], code=4)
+    run("resume", "kept")
+    shutil.copy("other/a.xyz", "in/a.xyz")
+    assert "a.xyz was 'SHA-256" in run("resume", "kept", code=2)
+
+
 def test_a_run_does_not_go_on_with_another_version_or_shard():
     relax("--run", "kept", "--time-limit", "0s", code=4)
     record = read_config("kept/run.toml")

@@ -9,7 +9,7 @@ import pytest
 from ase.units import Bohr
 
 from basinax.cli.guard import Unreadable
-from basinax.cli.inputs import read_structures
+from basinax.cli.inputs import files_beside, read_structures
 
 OUTCAR = """ POTCAR:    PAW_PBE Cu 22Jun2005
  POTCAR:    PAW_PBE Cu 22Jun2005
@@ -324,6 +324,24 @@ def test_an_outcar_has_constraints_of_a_file_beside_it_that_has_its_atoms(name, 
         assert sorted(list(x.index) for x in atoms.constraints) == held
     err = capsys.readouterr().err
     assert said in err and err.count("warning") == bool(said)
+
+
+def test_files_on_which_a_file_depends_are_known(tmp_path):
+    texts = {
+        "OUTCAR": (OUTCAR, ["CONTCAR"]),
+        "POSCAR": ("x\n1\n4 0 0\n0 4 0\n0 0 4\n2\nDirect\n0 0 0\n.5 .5 0\n", ["POTCAR"]),
+        "CONTCAR": (POSCAR.format("Cu\n2"), []),
+        "run.dat": (ONETEP, ["positions.dat"]),
+        "inp": ("XYZCoordinates = 'a.xyz'\n", ["a.xyz"]),
+        "a.xtd": ("x", ["a.arc"]),
+        "-": ("x", []),
+    }
+    for name in ("POTCAR", "positions.dat", "a.xyz", "a.arc"):
+        (tmp_path / name).write_text("x")
+    for name, (text, _) in texts.items():
+        (tmp_path / name).write_text(text)
+    for name, (_, expected) in texts.items():
+        assert [x.name for x in files_beside(tmp_path / name)] == expected
 
 
 @pytest.mark.parametrize("pack", [bz2, gzip, lzma])

@@ -27,6 +27,7 @@ from basinax.config.files import key_of, name_of, stamp_of
 from basinax.config.tables import ENDINGS, RECORD, Table
 from basinax.neighbors.contacts import closest_contact
 from basinax.structures.charges import unused_by_words, uses_of
+from basinax.structures.formats.beside import beside
 from basinax.structures.formats.extxyz import frames_of, structure_of
 from basinax.structures.formats.formats import Form, form_to_read
 from basinax.structures.formats.texts import binary
@@ -322,6 +323,14 @@ def _one_by_one(images: Iterator[Atoms]) -> Iterator[Callable[[], Atoms]]:
 
 def _fail(reason: str) -> Atoms:
     raise Unreadable(reason)
+
+
+def files_beside(path: Path) -> list[Path]:
+    """The files that are read beside one, such as the POSCAR beside an OUTCAR."""
+    with suppress(Exception):  # every reader of ASE raises errors of its own
+        file = file_and_images(path)[0].absolute()
+        return beside(form_to_read(file).name, file) if file.is_file() else []  # a pipe would wait
+    return []
 
 
 def digest_of(path: Path) -> str:

@@ -24,8 +24,8 @@ import jax
 
 from basinax import __version__
 from basinax.cli.console import fail, print_warning
-from basinax.cli.inputs import Inputs, digest_of
-from basinax.cli.named import kind_of, named_in
+from basinax.cli.inputs import Inputs, digest_of, files_beside
+from basinax.cli.named import STDIN, kind_of, named_in
 from basinax.cli.watch import Watch
 from basinax.config.files import name_of
 from basinax.config.tables import RECORD, Table
@@ -173,9 +173,19 @@ def _folder() -> str:
 def described(inputs: Inputs) -> list[Table]:
     """The files that were read, in the form of records."""
     return [
-        named(path) | {"sha256": digest_of(path), "structures": count}
+        entry
         for path, count in Counter(inputs.paths).items()
+        for entry in (
+            named(path) | {"sha256": digest_of(path), "structures": count},
+            *entries_beside(path),
+        )
     ]
+
+
+def entries_beside(path: Path) -> list[Table]:
+    """The files that are read beside one, in the form of records."""
+    files = [] if path == STDIN else files_beside(path)
+    return [named(x.absolute()) | {"sha256": digest_of(x)} for x in files]
 
 
 def named(path: Path) -> Table:
