@@ -674,7 +674,7 @@ def test_a_run_does_not_go_on_with_another_file_beside_its_input():
     for folder in ("other", "in"):
         Path(folder).mkdir()
         ase.io.write(f"{folder}/a.xyz", cluster(folder == "in"))
-    Path("in/inp").write_text("XYZCoordinates = 'a.xyz'\n")
+    Path("in/inp").write_text("UnitsXYZFiles = bohr_units\nXYZCoordinates = 'a.xyz'\n")
     relax("--run", "kept", "--time-limit", "0s", files=["in/inp"], code=4)
     run("resume", "kept")
     shutil.copy("other/a.xyz", "in/a.xyz")

@@ -258,6 +258,14 @@ def test_outputs_that_would_be_read_as_others_are_refused(name, tmp_path):
         read_structures(tmp_path / name)
 
 
+@pytest.mark.parametrize("text", ["XYZCoordinates = 'a.xyz'\n", f"Units = 'eVA'\n{OCTOPUS}"])
+def test_lengths_of_octopus_in_other_units_are_refused(text, tmp_path):
+    (tmp_path / "inp").write_text(text)
+    (tmp_path / "a.xyz").write_text("1\n\nH 0 0 0\n")
+    with pytest.raises(Unreadable, match="lengths in Å"):
+        read_structures(tmp_path / "inp")
+
+
 FIXED = " Symbolic Z-matrix:\n O   -1   0.   0.   0.\n H   0   0.   0.   .98\n"
 NAMED = {
     "a.abo": (ABINIT.format(LAST), "fixed atoms"),

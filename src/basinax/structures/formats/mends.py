@@ -88,6 +88,11 @@ REFUSED = {
         "a matrix of internal coordinates": r"^\s*zmatrix\b",
         "atoms that only symmetry adds": r"^\s*symmetry\s+(?!c1\b|group\s+c1\b)\w+",
     },
+    "octopus-in": {
+        "lengths in Å": r"^\s*units(input)?\s*=\s*[\"']?ev",
+        "lengths in Å in another file": r"\A(?![\s\S]*^\s*UnitsXYZFiles\s*=\s*bohr)"
+        r"[\s\S]*^\s*(xyz|pdb)coordinates\s*=",
+    },
     "res": {
         "atoms that only symmetry adds": r"^(SYMM\b|LATT\s++(?!-1\b))",
         "no LATT -1, and thus a centre of inversion": r"\A(?![\s\S]*^LATT\b)",
