@@ -90,7 +90,8 @@ def relax_stream(
         should_stop: called now and then; after it returns True, the iteration ends without the
             structures that still run.
         at_once: the number of structures in memory; if None, as many as keep all threads busy, by
-            numbers of atoms, within a sixteenth of the memory.
+            numbers of atoms, within a sixteenth of the memory, and eight at least for each process
+            of a calculator.
         devices: the devices that share the structures, see `relax`.
 
     Yields:
