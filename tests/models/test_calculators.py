@@ -788,6 +788,24 @@ def test_a_stream_has_structures_for_all_processes_in_memory(monkeypatch):
     assert [len(structures) for _, structures, _ in opened] == [32, 8]
 
 
+def test_the_processes_of_a_stream_go_on_with_structures_that_follow(monkeypatch):
+    monkeypatch.setattr("basinax.engine.relax_stream._most_rows", lambda run: 8)
+    sessions, begin = [], Workers.__init__
+    monkeypatch.setattr(
+        Workers, "__init__", lambda self, *args: sessions.append(self) or begin(self, *args)
+    )
+    atoms = [on_springs(f"H{2 + (k == 20)}", k) for k in range(24)]
+    calculator = ASECalculator(Springs, workers=1)
+    found = dict(relax_stream(iter(atoms), calculator, FIRE(), fmax=1e-2))
+    assert len(sessions) == 2  # the second begins with a structure larger than those before
+    assert not sessions[0]._atoms and not sessions[1]._atoms
+    together = relax(atoms, calculator, FIRE(), fmax=1e-2)
+    assert [found[k].energy for k in range(24)] == together.energies.tolist()
+    assert all(
+        np.array_equal(found[k].positions, a.positions) for k, a in enumerate(together.atoms)
+    )
+
+
 def test_evaluations_that_wait_begin_between_two_steps_of_the_host():
     atoms = dimers(3)
     requests = [Request(k, a.positions, a.cell.array, False) for k, a in enumerate(atoms)]

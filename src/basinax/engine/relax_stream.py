@@ -80,8 +80,8 @@ def relax_stream(
             print(number, entry.status, entry.energy)
 
     Each structure ends with the bits of `relax`. A structure is read when another has ended (with a
-    calculator or a model, when all in memory have), so memory does not grow with their number. The
-    run ends when the iteration stops.
+    model, or a calculator in this process, when all in memory have), so memory does not grow with
+    their number. The run ends when the iteration stops.
 
     Args:
         structures: any iterable, such as a generator; read during the run. None may change after

@@ -140,44 +140,71 @@ def relaxed(
         monitor.n_structures += len(structures)
         groups = run.groups(structures, monitor, recorder)
         if run.evaluator is not None:
-            for ended in _on_host(run, groups, structures):
-                yield ended
-                feed.release(ended)
+            yield from _on_host(run, groups, structures, feed)
         else:
             batches = [run.batches(group) for group in groups]
             with contextlib.closing(in_threads(batches, monitor, run.lanes, wanted)) as ends:
                 for ended in ends:
                     yield ended
-                    feed.release(ended)
-                    if not monitor.is_stopped():
-                        if faults := feed.read():
-                            yield faults
-                            feed.release(faults)
-                        _join(run, groups, feed)
+                    yield from _renewed(run, groups, feed, ended)
         is_over = monitor.is_stopped()
 
 
 def _on_host(
-    run: RunSettings, groups: list[Group], structures: list[Structure]
+    run: RunSettings, groups: list[Group], structures: list[Structure], feed: Feed
 ) -> Generator[Outcomes]:
     """Relax groups by a session of the evaluator, in the thread of the caller."""
     assert run.evaluator is not None
     atoms = [structure.atoms for structure in structures]
     numbers = {structure.number: k for k, structure in enumerate(structures)}
     with contextlib.closing(run.evaluator.open(atoms, run.needs_stress(structures))) as session:
+
+        def take(structure: Structure) -> bool:
+            number = session.add(structure.atoms)
+            if number is not None:
+                numbers[structure.number] = number
+            return number is not None
+
         for group in groups:
             batches = BatchGroup(group, lambda slots, _: HostBackend(slots, session, numbers))
-            yield from filter(None, batches.drain())
+            for ended in filter(None, batches.drain()):
+                yield ended
+                for number in ended:
+                    session.forget(numbers.pop(number))
+                yield from _renewed(run, [group], feed, ended, take)
 
 
-def _join(run: RunSettings, groups: list[Group], feed: Feed) -> None:
-    """Let waiting structures join groups with room for them."""
+def _renewed(
+    run: RunSettings,
+    groups: list[Group],
+    feed: Feed,
+    ended: Outcomes,
+    take: Callable[[Structure], bool] = lambda structure: True,
+) -> Generator[Outcomes]:
+    """Read on in place of structures that have ended; yields those that cannot be relaxed."""
+    feed.release(ended)
+    if groups[0].monitor.is_stopped():
+        return
+    if faults := feed.read():
+        yield faults
+        feed.release(faults)
+    _join(run, groups, feed, take)
+
+
+def _join(
+    run: RunSettings, groups: list[Group], feed: Feed, take: Callable[[Structure], bool]
+) -> None:
+    """Let waiting structures join groups with room for them.
+
+    Args:
+        take: makes a structure known to what evaluates it; returns whether it could.
+    """
     waiting = feed.take()
     if not waiting:
         return
     for structure, n_neighbors in zip(waiting, run.neighbors(waiting), strict=True):
         group = next((g for g in groups if g.suits(structure, n_neighbors)), None)
-        if group is None:
+        if group is None or not take(structure):
             feed.waiting.append(structure)
             continue
         group.monitor.n_structures += 1

@@ -106,6 +106,14 @@ class AbstractSession(abc.ABC):
         Each request gets one answer. An error instead of an evaluation ends its structure alone.
         """
 
+    def add(self, atoms: Atoms) -> int | None:
+        """Take a further structure; returns its number, or None if the session takes no more."""
+        del atoms
+        return None
+
+    def forget(self, number: int) -> None:  # noqa: B027
+        """A structure has left the run, and its number is not used again."""
+
     def look(self) -> None:  # noqa: B027
         """Called between two steps of the host: time to begin evaluations that wait."""
 
@@ -115,7 +123,7 @@ class AbstractSession(abc.ABC):
 
     @abc.abstractmethod
     def end(self, number: int) -> None:
-        """Forget a structure, for which no further request will come."""
+        """Drop the request of a structure, if there is one, and what only it needs."""
 
     @abc.abstractmethod
     def close(self) -> None:

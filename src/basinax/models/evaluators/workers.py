@@ -6,6 +6,7 @@ finds no file of another structure.
 
 import collections
 import contextlib
+import itertools
 import multiprocessing
 import os
 import shutil
@@ -36,6 +37,7 @@ from basinax.models.evaluators.worker import STARTING
 from basinax.numerics.oom import FEWER, half
 from basinax.numerics.settings import warn
 from basinax.numerics.switches import switches
+from basinax.structures.batch import bare
 
 LOOK = 1.0
 """The most seconds between two looks for processes that have ended."""
@@ -74,7 +76,8 @@ class Workers(AbstractSession):
                 " when it is imported: run it as a script, or put what it runs under"
                 ' `if __name__ == "__main__":`'
             )
-        self._atoms, self._reuse, self._timeout = atoms, reuse, timeout
+        self._atoms, self._numbers = dict(enumerate(atoms)), itertools.count(len(atoms))
+        self._reuse, self._timeout = reuse, timeout
         packed, self._caller = _packed(make), _here()
         environment = os.environ | {f"{name}_NUM_THREADS": str(threads) for name in THREADS}
         environment |= {"JAX_ENABLE_X64": str(int(switches()["jax_enable_x64"])), STARTING: "1"}
@@ -117,6 +120,14 @@ class Workers(AbstractSession):
         answers = self._receive(0.0 if self._ready else timeout) + self._ready
         self._ready = []
         return answers
+
+    def add(self, atoms: Atoms) -> int:
+        number = next(self._numbers)
+        (self._atoms[number],) = bare([atoms])
+        return number
+
+    def forget(self, number: int) -> None:
+        self._atoms.pop(number, None)
 
     def look(self) -> None:
         self._ready += self._receive(0.0)
@@ -194,7 +205,7 @@ class Workers(AbstractSession):
         if kind == "failed":
             return [(request.number, EvaluationError(content))]
         try:
-            n_atoms = len(self._atoms[request.number])
+            n_atoms = len(request.positions)
             return [(request.number, checked_results(content, n_atoms, names_of(request)))]
         except EvaluationError as error:
             return [(request.number, error)]
