@@ -79,9 +79,9 @@ def relax_stream(
         for number, entry in relax_stream(ase.io.iread("many.extxyz"), EMT()):
             print(number, entry.status, entry.energy)
 
-    Each structure ends with the bits of `relax`. A structure is read when another has ended (with a
-    model, or a calculator in this process, when all in memory have), so memory does not grow with
-    their number. The run ends when the iteration stops.
+    Each structure ends with the bits of `relax`. A structure is read when another has ended, so
+    memory does not grow with their number. With a model, or a calculator in this process, those
+    that were read begin once all before them have ended. The run ends when the iteration stops.
 
     Args:
         structures: any iterable, such as a generator; read during the run. None may change after
