@@ -21,8 +21,8 @@ from basinax import (
 from cover import exhaustive
 
 INDEX = SystemIndex.from_sizes([2, 3])
-SLOW = [FIRE2(), MDMin(), ConjugateGradient(), BFGSLineSearch()]
-OPTIMIZERS = [FIRE(), Adam(), GradientDescent(), *map(exhaustive, SLOW)]
+SLOW = [FIRE(), FIRE2(), MDMin(), ConjugateGradient(), BFGSLineSearch()]
+OPTIMIZERS = [Adam(), GradientDescent(), *map(exhaustive, SLOW)]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda x: type(x).__name__)
