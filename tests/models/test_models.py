@@ -605,6 +605,11 @@ def test_a_model_prints_as_one_line():
     assert repr(JaxModel(scalar, 4.0)) == "JaxModel(scalar; any element; cutoff 4 Å)"
 
 
+def test_options_behind_a_file_are_told_if_it_is_not_there():
+    with pytest.raises(FileNotFoundError, match=r"expected nequix:FILE\[,dtype=float64\]"):
+        potential_from("nequix:weights.nqx,dtpe=float64")
+
+
 def test_where_weights_are_is_told_if_the_file_is_not_there():
     with pytest.raises(FileNotFoundError, match="atomicarchitects/nequix, such as"):
         JaxModel.nequix("weights.nqx")

@@ -175,17 +175,16 @@ def described(inputs: Inputs) -> list[Table]:
     return [
         entry
         for path, count in Counter(inputs.paths).items()
-        for entry in (
-            named(path) | {"sha256": digest_of(path), "structures": count},
-            *entries_beside(path),
+        for entry in and_beside(
+            path, named(path) | {"sha256": digest_of(path), "structures": count}
         )
     ]
 
 
-def entries_beside(path: Path) -> list[Table]:
-    """The files that are read beside one, in the form of records."""
+def and_beside(path: Path, entry: Table) -> list[Table]:
+    """The entry of a file, and those of the files that are read beside it."""
     files = [] if path == STDIN else files_beside(path)
-    return [named(x.absolute()) | {"sha256": digest_of(x)} for x in files]
+    return [entry, *(named(x.absolute()) | {"sha256": digest_of(x)} for x in files)]
 
 
 def named(path: Path) -> Table:

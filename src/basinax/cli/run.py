@@ -50,7 +50,7 @@ from basinax.cli.options import (
     StoreOptions,
 )
 from basinax.cli.outputs import Writing, print_written
-from basinax.cli.record import Making, accept, entries_beside, named, now, recorded
+from basinax.cli.record import Making, accept, and_beside, named, now, recorded
 from basinax.cli.storing import Storing, Tally, hint_to_resume, work_off
 from basinax.cli.summary import print_reasons, print_summary, summary_of
 from basinax.cli.values import seconds_of
@@ -384,9 +384,8 @@ def _record_of(
     inputs = [
         entry
         for path in files
-        for entry in (
-            named(path.absolute()) | {"sha256": digest_of(file_and_images(path)[0])},
-            *entries_beside(path),
+        for entry in and_beside(
+            path, named(path.absolute()) | {"sha256": digest_of(file_and_images(path)[0])}
         )
     ]
     parts = making()

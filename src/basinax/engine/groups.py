@@ -112,6 +112,11 @@ class RunSettings:
         """What evaluates structures."""
         return self.evaluator if self.listed is None else self.listed.potential
 
+    @property
+    def n_at_once(self) -> int:
+        """The number of structures that an evaluator evaluates at a time; 0 without one."""
+        return 0 if self.evaluator is None else self.evaluator.n_at_once
+
     def check(self, structures: list[Structure]) -> None:
         """Raise unless the potential suits the structures."""
         atoms = [structure.atoms for structure in structures]
@@ -132,9 +137,7 @@ class RunSettings:
         is_on_host = self.evaluator is not None
         lanes: list[Device] = [None] if is_on_host else self.lanes
         blocks = np.array([structure.n_blocks for structure in structures])
-        of = self._machine if self.evaluator is None else _for_evaluator(self.evaluator, blocks)
-        # Neighbour lists need the rows of systems one after another.
-        takes_smaller = self.evaluator is not None and self.evaluator.n_at_once > 1
+        of = _with_places(self.n_at_once, blocks) if is_on_host else self._machine
         neighbors, memory = self.neighbors(structures), memory_of_batch(lanes)
         n_elements = np.array([structure.n_elements for structure in structures])
         cells = {id(structure.cell): structure.cell for structure in structures}
@@ -159,7 +162,8 @@ class RunSettings:
                 kind=kind,
                 has_open=has_open and kind == "frechet",
                 # Several elements take more steps: begun first, fewer structures run at the end.
-                queue=Queue((own[k] for k in order), takes_smaller=takes_smaller),
+                # Neighbour lists need the rows of systems one after another.
+                queue=Queue((own[k] for k in order), takes_smaller=self.n_at_once > 1),
                 monitor=monitor,
                 recorder=recorder,
                 points=self.points,
@@ -222,10 +226,10 @@ def _check_suits(optimizer: AbstractTransform, structures: list[Structure]) -> N
             )
 
 
-def _for_evaluator(evaluator: AbstractEvaluator, blocks: np.ndarray) -> Machine:
+def _with_places(n_at_once: int, blocks: np.ndarray) -> Machine:
     """The constants for turns on a CPU, with places for twice as many structures, the largest ones
-    among them, as the evaluator evaluates at a time."""
-    n_rows = int(np.sort(blocks)[-2 * evaluator.n_at_once :].sum()) * BLOCK
+    among them, as are evaluated at a time."""
+    n_rows = int(np.sort(blocks)[-2 * n_at_once :].sum()) * BLOCK
     return dataclasses.replace(CPU, max_rows=max(CPU.max_rows, n_rows))
 
 

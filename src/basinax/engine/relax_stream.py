@@ -79,9 +79,9 @@ def relax_stream(
         for number, entry in relax_stream(ase.io.iread("many.extxyz"), EMT()):
             print(number, entry.status, entry.energy)
 
-    Each structure ends with the bits of `relax`. A structure is read when another has ended, so
-    memory does not grow with their number. With a model, or a calculator in this process, those
-    that were read begin once all before them have ended. The run ends when the iteration stops.
+    Each structure ends with the bits of `relax`. A structure is read when another has ended (with a
+    model, or a calculator in this process, when all in memory have), so memory does not grow with
+    their number. The run ends when the iteration stops.
 
     Args:
         structures: any iterable, such as a generator; read during the run. None may change after
@@ -200,8 +200,7 @@ def relax_items(
         require_whole(at_once, "at_once", at_least(1))
     require_function(should_stop, "should_stop")
     if at_once is None:
-        n_at_once = 0 if run.evaluator is None else run.evaluator.n_at_once
-        feed = Feed(run, items, _most_rows(run), fewest=ROUNDS * n_at_once)
+        feed = Feed(run, items, _most_rows(run), fewest=ROUNDS * run.n_at_once)
     else:
         feed = Feed(run, items, at_once, size_of=lambda atoms: 1)
     tell = None if progress is None else lambda *found: progress(Progress(*found))

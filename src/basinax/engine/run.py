@@ -159,11 +159,8 @@ def _on_host(
     numbers = {structure.number: k for k, structure in enumerate(structures)}
     with contextlib.closing(run.evaluator.open(atoms, run.needs_stress(structures))) as session:
 
-        def take(structure: Structure) -> bool:
-            number = session.add(structure.atoms)
-            if number is not None:
-                numbers[structure.number] = number
-            return number is not None
+        def take(structure: Structure) -> None:
+            numbers[structure.number] = session.add(structure.atoms)
 
         for group in groups:
             batches = BatchGroup(group, lambda slots, _: HostBackend(slots, session, numbers))
@@ -171,7 +168,10 @@ def _on_host(
                 yield ended
                 for number in ended:
                     session.forget(numbers.pop(number))
-                yield from _renewed(run, [group], feed, ended, take)
+                if session.takes_more:
+                    yield from _renewed(run, [group], feed, ended, take)
+                else:
+                    feed.release(ended)
 
 
 def _renewed(
@@ -179,7 +179,7 @@ def _renewed(
     groups: list[Group],
     feed: Feed,
     ended: Outcomes,
-    take: Callable[[Structure], bool] = lambda structure: True,
+    take: Callable[[Structure], None] = lambda structure: None,
 ) -> Generator[Outcomes]:
     """Read on in place of structures that have ended; yields those that cannot be relaxed."""
     feed.release(ended)
@@ -192,20 +192,21 @@ def _renewed(
 
 
 def _join(
-    run: RunSettings, groups: list[Group], feed: Feed, take: Callable[[Structure], bool]
+    run: RunSettings, groups: list[Group], feed: Feed, take: Callable[[Structure], None]
 ) -> None:
     """Let waiting structures join groups with room for them.
 
     Args:
-        take: makes a structure known to what evaluates it; returns whether it could.
+        take: makes a structure known to what evaluates it.
     """
     waiting = feed.take()
     if not waiting:
         return
     for structure, n_neighbors in zip(waiting, run.neighbors(waiting), strict=True):
         group = next((g for g in groups if g.suits(structure, n_neighbors)), None)
-        if group is None or not take(structure):
+        if group is None:
             feed.waiting.append(structure)
             continue
+        take(structure)
         group.monitor.n_structures += 1
         group.queue.add(structure)

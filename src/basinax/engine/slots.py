@@ -369,15 +369,20 @@ class Slots:
                 self.structures[k], self.occupied[k] = structure, True
                 sizes[k], is_new[k] = len(structure), True
         filled = np.flatnonzero(is_new)
-        places = filled, self.starts[filled], [self.structures[k] for k in filled]
-        put(draft, *places, self.rooms[filled])
+        structures = [self.structures[k] for k in filled]
+        put(draft, filled, self.starts[filled], structures, self.rooms[filled])
         if is_new.any():
             if self.histories is not None:
                 self.histories.begin(is_new)
             index = batch.index
             if (sizes != np.asarray(index.sizes)).any():
-                most_rows, how = self.group.most_rows, {"align": BLOCK, "rooms": self.rooms}
-                index = index_of_sizes(sizes, n_rows=batch.n_rows, most_rows=most_rows, **how)
+                index = index_of_sizes(
+                    sizes,
+                    align=BLOCK,
+                    n_rows=batch.n_rows,
+                    most_rows=self.group.most_rows,
+                    rooms=self.rooms,
+                )
             self.batch = dataclasses.replace(draft, index=index)
             self.moves = self._moves()
         return is_new

@@ -222,8 +222,9 @@ def _nequix(text: str) -> JaxModel:
     try:
         return JaxModel.nequix(path, **options)
     except FileNotFoundError as error:
-        hint = f": expected {POTENTIALS['nequix']}" if "," in path else ""
-        raise type(error)(f"{error}{hint}") from None
+        if "," not in path:
+            raise
+        raise FileNotFoundError(f"{error}: expected {POTENTIALS['nequix']}") from None
     except ImportError as error:
         raise ValueError(f"potential nequix: {error}") from error
 

@@ -24,7 +24,7 @@ from basinax.numerics.settings import POSITIVE, SIZE, one_number, shown
 from basinax.numerics.switches import own_switches
 from basinax.potentials.hessians import NUMERICAL, hessian_of
 from basinax.results.table import named, text_of
-from basinax.structures.batch import available_dtype
+from basinax.structures.batch import available_dtype, in_parts
 from basinax.structures.read import name_of
 
 if TYPE_CHECKING:  # importing it takes a sixth of the time of `import basinax.atoms`
@@ -276,19 +276,13 @@ def _forces(
 ) -> Iterator[tuple[np.ndarray, str]]:
     """Forces and messages of the structures, of which as many are evaluated at a time as fit into
     memory."""
-    while batch := _next_batch(displaced):
+    for batch in in_parts(displaced, _bytes_of, BYTES):
         found = evaluated(batch, evaluator, potential, stress=False, dtype=dtype)
         yield from zip(found.forces, found.messages, strict=True)
 
 
-def _next_batch(displaced: Iterator[Atoms]) -> list[Atoms]:
-    taken, n_bytes = [], 0
-    for atoms in displaced:
-        taken.append(atoms)
-        n_bytes += BYTES_OF_STRUCTURE + BYTES_OF_ATOM * len(atoms)
-        if n_bytes >= BYTES:
-            break
-    return taken
+def _bytes_of(atoms: Atoms) -> int:
+    return BYTES_OF_STRUCTURE + BYTES_OF_ATOM * len(atoms)
 
 
 def _check_analytical(evaluator: AbstractEvaluator | None) -> None:

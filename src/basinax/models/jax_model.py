@@ -50,7 +50,7 @@ from basinax.potentials.hessians import by_coordinates
 from basinax.potentials.tables.species import numbers_of
 from basinax.structures.batch import available_dtype
 from basinax.structures.charges import TOTALS, check_totals
-from basinax.structures.machine import machine
+from basinax.structures.machine import Machine, machine
 from basinax.structures.read import name_of
 
 FEW = 8
@@ -254,14 +254,16 @@ class JaxModel(AbstractModel):
 
     @property
     def n_at_once(self) -> int:
-        of = machine(self.devices[0] if self.devices else None)
-        return len(self._threads) * (MOST_PLACES if of.model_pairs else 1)
+        return len(self._threads) * (MOST_PLACES if self._machine.model_pairs else 1)
+
+    @property
+    def _machine(self) -> Machine:
+        return machine(self.devices[0] if self.devices else None)
 
     @property
     def _threads(self) -> list[Any]:
         """The device of each thread; None for JAX's default."""
-        of = machine(self.devices[0] if self.devices else None)
-        n_threads = self.workers or of.model_threads or n_cores()
+        n_threads = self.workers or self._machine.model_threads or n_cores()
         return list(self.devices) or [None] * n_threads
 
     def on(self, devices: Sequence[Any]) -> "JaxModel":
@@ -291,8 +293,7 @@ class JaxModel(AbstractModel):
     def open(self, atoms: Sequence[Atoms], needs_stress: Sequence[bool]) -> AbstractSession:
         program = self._program()
         with config_context(program.switches):
-            of = machine(self.devices[0] if self.devices else None)
-            program = program.with_places(of.model_pairs)
+            program = program.with_places(self._machine.model_pairs)
             threads = self._threads
         return ModelSession(atoms, program, threads[: len(atoms)])
 

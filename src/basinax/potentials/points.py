@@ -107,7 +107,8 @@ def table_of(potential: Any, batch: Batch, skin: float, program: tuple[Any, ...]
 
 def parts_of(atoms: Sequence[Atoms], most_rows: int | None = None) -> list[list[Atoms]]:
     """The structures in batches that are not too large, unless one structure is."""
-    return in_parts(atoms, lambda a: rows_of_sizes([len(a)]), most_rows or machine().point_rows)
+    most_rows = most_rows or machine().point_rows
+    return list(in_parts(atoms, lambda a: rows_of_sizes([len(a)]), most_rows))
 
 
 def shape_of(parts: Sequence[list[Atoms]]) -> tuple[int, int]:

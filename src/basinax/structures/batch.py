@@ -5,7 +5,7 @@ Every structure starts on a multiple of eight rows (the aligned layout of docs/d
 program.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -211,17 +211,17 @@ def rows_of_sizes(sizes: Iterable[int]) -> int:
     return sum(-(-size // BLOCK) * BLOCK for size in sizes)
 
 
-def in_parts(items: Iterable[T], rows_of: Callable[[T], int], most: int) -> list[list[T]]:
-    """The items in parts of at most so many rows, unless one item has more."""
-    parts: list[list[T]] = [[]]
-    n_rows = 0
+def in_parts(items: Iterable[T], size_of: Callable[[T], int], most: int) -> Iterator[list[T]]:
+    """The items in parts of at most this size, unless one item is larger; at least one part."""
+    part: list[T] = []
+    n = 0
     for item in items:
-        n_rows += rows_of(item)
-        if parts[-1] and n_rows > most:
-            parts.append([])
-            n_rows = rows_of(item)
-        parts[-1].append(item)
-    return parts
+        n += size_of(item)
+        if part and n > most:
+            yield part
+            part, n = [], size_of(item)
+        part.append(item)
+    yield part
 
 
 def padded_size(n: int, least: int = 1, steps: int = STEPS_PER_OCTAVE) -> int:

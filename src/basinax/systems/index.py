@@ -231,8 +231,8 @@ def index_of_sizes(
         most_rows: give the index the shapes for a system of this many rows.
         rooms: see `plan_of_sizes`.
     """
-    how: dict[str, Any] = {"align": align, "n_rows": n_rows, "most_rows": most_rows}
-    return SystemIndex(*plan_of_sizes(sizes, **how, rooms=rooms))
+    plan = plan_of_sizes(sizes, align=align, n_rows=n_rows, most_rows=most_rows, rooms=rooms)
+    return SystemIndex(*plan)
 
 
 def index_of_ids(ids: Any, n_systems: int | None = None) -> SystemIndex:

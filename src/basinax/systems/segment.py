@@ -109,8 +109,8 @@ def longest_row_in_units(tree: Tree, index_prefix: Prefix = None) -> tuple[PerSy
 
     squares = squares_of(wide)
     squares, (exponents,) = in_units([([tree], squares)], index_prefix, squares, again)
-    has_none = squares < 0  # the largest of no rows is -inf
-    return square_root(jnp.where(has_none, jnp.zeros_like(squares), squares)), exponents
+    # The largest of no rows is -inf.
+    return square_root(jnp.where(squares < 0, 0, squares)), exponents
 
 
 def is_finite(tree: Tree, index_prefix: Prefix = None) -> Bool[Array, "systems"]:

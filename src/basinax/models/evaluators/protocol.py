@@ -67,7 +67,7 @@ class Evaluated(NamedTuple):
             return self.energy
         return self.free_energy
 
-    def named(self) -> dict[str, Any]:
+    def _named(self) -> dict[str, Any]:
         """The energies, the forces and the stress, if there is one, by ASE's names."""
         stress = {} if self.stress is None else {"stress": self.stress}
         energies = {"energy": self.energy, "free_energy": self.free_energy}
@@ -75,7 +75,7 @@ class Evaluated(NamedTuple):
 
     def properties(self) -> dict[str, Any]:
         """All results by ASE's names of properties."""
-        return self.results | self.named() | {"free_energy": self.minimised}
+        return self.results | self._named() | {"free_energy": self.minimised}
 
 
 def copied(value: Any) -> Any:
@@ -106,10 +106,12 @@ class AbstractSession(abc.ABC):
         Each request gets one answer. An error instead of an evaluation ends its structure alone.
         """
 
-    def add(self, atoms: Atoms) -> int | None:
-        """Take a further structure; returns its number, or None if the session takes no more."""
-        del atoms
-        return None
+    takes_more = False
+    """Whether `add` takes further structures."""
+
+    def add(self, atoms: Atoms) -> int:
+        """Take a further structure, and return its number."""
+        raise NotImplementedError
 
     def forget(self, number: int) -> None:  # noqa: B027
         """A structure has left the run, and its number is not used again."""
@@ -209,7 +211,7 @@ def taken(answer: Any, n_atoms: int, names: list[str]) -> Evaluated | Evaluation
         got = shown(answer)
         return EvaluationError(f"the evaluator returned {got}, which is no Evaluated(energy, ...)")
     try:
-        return checked_results(answer.results | answer.named(), n_atoms, names, "evaluator")
+        return checked_results(answer.results | answer._named(), n_atoms, names, "evaluator")
     except EvaluationError as error:
         return error
 

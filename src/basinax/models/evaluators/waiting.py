@@ -55,7 +55,7 @@ class WaitingSession(AbstractSession):
 
     def _answered(self, requests: list[Request]) -> list[Answer]:
         """The answers to requests, which are evaluated together if that is possible."""
-        parts = in_parts(requests, rows_of, self._most_rows)
+        parts = list(in_parts(requests, rows_of, self._most_rows))
         if len(parts) == 1:
             try:
                 return self._evaluate(requests)

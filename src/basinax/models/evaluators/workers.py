@@ -54,6 +54,8 @@ LOADED: dict[str, str] = {}
 class Workers(AbstractSession):
     """Processes that live as long as the run; a process that ends is replaced."""
 
+    takes_more = True
+
     def __init__(
         self,
         make: Callable[[], Any],
