@@ -219,7 +219,7 @@ print(FIRE().maxstep, before == dict(jax.config.values))
 PUBLIC = """
     AbstractLimit AbstractState AbstractTransform
     Chain chain apply_updates reset where_systems observe
-    rows_field slots_field states_field systems_field
+    layout_field rows_field slots_field states_field systems_field
     Adam AdamState
     Armijo MoreThuente WalkState
     BarzilaiBorweinState

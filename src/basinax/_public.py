@@ -52,6 +52,7 @@ from basinax.optimizers.protocol import (
     AbstractState as AbstractState,
     AbstractTransform as AbstractTransform,
     apply_updates as apply_updates,
+    layout_field as layout_field,
     reset as reset,
     rows_field as rows_field,
     slots_field as slots_field,

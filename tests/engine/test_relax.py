@@ -136,6 +136,31 @@ def test_a_place_that_is_taken_again_remembers_nothing(monkeypatch):
 
 
 @few_lengths
+def test_structures_of_other_sizes_begin_in_a_batch_that_is_half_empty(monkeypatch):
+    """They go through one batch, with rows for two to ten of them."""
+    atoms, potential = [], LennardJones(**ARGON)
+    for k in range(10):
+        atoms.append(bulk("Ar", "fcc", 5.2, cubic=True).repeat((2, 2, 1 + k % 5))[: 5 + 7 * k])
+        atoms[-1].rattle(0.1, seed=k)
+    atoms[5].positions[1] = atoms[5].positions[0]
+    # Small ones, which begin behind large ones, run on when these have ended.
+    settings = {"fmax": 0.0, "max_steps": [9, 400, 400, 400, 9, 9, 9, 9, 9, 9]}
+    together = relax(atoms, potential, FIRE(), **settings, history=True)
+    batches, moved = [], []
+    monkeypatch.setattr("basinax.structures.machine.CPU.max_rows", 96)
+    monkeypatch.setattr("basinax.structures.machine.CPU.alike", np.inf)
+    monkeypatch.setattr("basinax.engine.groups.n_cores_used", lambda: 1)
+    take_in, move = Slots._take_in, Slots._moved
+    monkeypatch.setattr(Slots, "_take_in", lambda *args: batches.append(args) or take_in(*args))
+    monkeypatch.setattr(Slots, "_moved", lambda *args: moved.append(args) or move(*args))
+    streamed = relax(atoms, potential, FIRE(), **settings, history=True)
+    assert [i for i in range(10) if not same(together, i, streamed, i)] == []
+    assert len(batches) == 1 + len(moved) > 3
+    for one, other in zip(together.history, streamed.history, strict=True):
+        assert np.array_equal(one.energies, other.energies)
+
+
+@few_lengths
 @pytest.mark.parametrize("steps", [1, 10, 50])
 def test_fire_walks_as_ase_walks(steps, recorded):
     """1e-9 Å: sums in another order differ in the last bits, which 50 steps multiply."""

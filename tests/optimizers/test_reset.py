@@ -5,12 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from basinax import reset, segment, where_systems
+from basinax import BFGS, reset, segment, where_systems
+from basinax.optimizers.protocol import Places, moved_systems
+from basinax.systems.prefix import is_index
 from cases import (
     ALL_KINDS,
     BOWL,
+    CELLS,
     CONTIGUOUS,
     SHUFFLED_WITH_GAPS,
+    TransformCase,
     in_turns,
     make_batch,
     make_systems,
@@ -19,7 +23,7 @@ from cases import (
     take,
     take_state,
 )
-from cover import exhaustive, one_in
+from cover import exhaustive, named_daily, one_in
 
 SIZES = (13, 1, 40, 13)
 MASK = np.array([True, False, False, True])
@@ -106,6 +110,51 @@ def test_a_frozen_system_keeps_every_bit_of_its_state(case):
         [parts(batch, params, got, MASK), parts(batch, params, got, ~MASK)],
         [parts(batch, params, later, MASK), parts(batch, params, state, ~MASK)],
     )
+
+
+ORDER = np.array([2, 3, 1, 0])
+"""The numbers of systems before they move."""
+
+
+def rows_before(before, after):
+    """The number of each row of one index in another, with systems in `ORDER`."""
+    rows = np.full(after.n_rows, before.n_rows, np.int32)
+    for system, number in enumerate(ORDER):
+        rows[np.asarray(after.ids) == system] = np.flatnonzero(np.asarray(before.ids) == number)
+    return rows
+
+
+MOVING = {str(case): case for case in ALL_KINDS} | {
+    "BFGS": TransformCase("BFGS", lambda systems: BFGS())
+}
+
+
+@pytest.mark.parametrize(
+    ("problem", "layout"), [(BOWL, CONTIGUOUS), exhaustive(CELLS, SHUFFLED_WITH_GAPS)]
+)
+@pytest.mark.parametrize(
+    "case", named_daily(MOVING, ["FIRE", "LBFGS", "BFGS", "clipped heavy ball"])
+)
+def test_a_system_that_moves_to_another_place_goes_on_as_it_was(case, problem, layout):
+    """Each day one for each kind of state."""
+    systems = make_systems(problem, *SIZES)
+    batch, other = (
+        make_batch(problem, some, layout, np.float32)
+        for some in (systems, [systems[k] for k in ORDER])
+    )
+    transform, moved = case.make(batch.numbers), case.make(other.numbers)
+    state = transform.init(batch.params, batch.prefix)
+    expected = steps(transform, batch, batch.params, state, 7 + 12)
+
+    params, state = steps(transform, batch, batch.params, state, 7)
+    rows = jax.tree.map(rows_before, batch.prefix, other.prefix, is_leaf=is_index)
+    fresh_state = moved.init(other.params, other.prefix)
+    state = moved_systems(Places(ORDER, rows), state, fresh_state)
+    params = jax.tree.map(lambda x, at: x[at], params, jax.tree.broadcast(rows, params))
+    got = steps(moved, other, params, state, 12)
+    for system, number in enumerate(ORDER):
+        one, same = np.arange(4) == system, np.arange(4) == number
+        assert same_bits(parts(other, *got, one), parts(batch, *expected, same))
 
 
 @pytest.mark.parametrize("case", ALL_KINDS)

@@ -26,7 +26,7 @@ from basinax.minimize.status import Status
 from basinax.numerics import xla
 from basinax.numerics.static import Static
 from basinax.numerics.switches import config_context
-from basinax.optimizers.protocol import AbstractTransform
+from basinax.optimizers.protocol import AbstractTransform, Places
 from basinax.structures.batch import Batch
 from basinax.structures.constraints.applied import constrained
 from basinax.structures.matrices import VOIGT
@@ -159,6 +159,14 @@ def started(fixed: "Static", keep_best: bool, arrays, batch: Batch, moves: CellM
 
 
 @functools.partial(xla.jitted, is_kept=True, options=xla.ONCE, static_argnums=0)
-def restarted(fixed: Static, arrays, batch: Batch, moves: CellMoves | None, run: Run, mask) -> Run:
+def restarted(
+    fixed: Static,
+    arrays,
+    batch: Batch,
+    moves: CellMoves | None,
+    run: Run,
+    mask,
+    places: Places | None,
+) -> Run:
     _, settings = eqx.combine(arrays, fixed.tree)
-    return restart(run, settings.optimizer, *beginning(batch, moves), mask)
+    return restart(run, settings.optimizer, *beginning(batch, moves), mask, places)

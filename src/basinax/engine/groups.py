@@ -162,8 +162,8 @@ class RunSettings:
                 kind=kind,
                 has_open=has_open and kind == "frechet",
                 # Several elements take more steps: begun first, fewer structures run at the end.
-                # Neighbour lists need the rows of systems one after another.
-                queue=Queue((own[k] for k in order), takes_smaller=self.n_at_once > 1),
+                worth_moving=of.worth_moving,
+                queue=Queue((own[k] for k in order), largest_first=self.n_at_once > 1),
                 monitor=monitor,
                 recorder=recorder,
                 points=self.points,
@@ -230,7 +230,7 @@ def _with_places(n_at_once: int, blocks: np.ndarray) -> Machine:
     """The constants for turns on a CPU, with places for twice as many structures, the largest ones
     among them, as are evaluated at a time."""
     n_rows = int(np.sort(blocks)[-2 * n_at_once :].sum()) * BLOCK
-    return dataclasses.replace(CPU, max_rows=max(CPU.max_rows, n_rows))
+    return dataclasses.replace(CPU, max_rows=max(CPU.max_rows, n_rows), worth_moving=1.0)
 
 
 def n_cores_used() -> int:

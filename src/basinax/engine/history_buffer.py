@@ -33,6 +33,12 @@ class HistoryBuffer:
         self._counts[which] = 0
         self._strides[which] = 1
 
+    def move(self, slots: np.ndarray) -> None:
+        """Bring the histories of these slots to the first slots, in this order."""
+        self._counts, self._strides = self._counts[slots], self._strides[slots]
+        self._kept = {name: values[slots] for name, values in self._kept.items()}
+        self._last = {name: values[slots] for name, values in self._last.items()}
+
     def add(self, found: Mapping[str, np.ndarray]) -> None:
         """Add `steps`, `energies` and others, [turns, slots]; `steps` are -1 if there was none."""
         is_judged = found["steps"] >= 0

@@ -46,6 +46,7 @@ from basinax.models.evaluators.protocol import (
 from basinax.numerics import xla
 from basinax.numerics.static import Static, partition
 from basinax.numerics.switches import config_context, default_platform
+from basinax.optimizers.protocol import Places
 from basinax.potentials import Properties
 from basinax.structures.batch import Batch
 from basinax.structures.constraints.applied import Constraints
@@ -205,11 +206,11 @@ class HostBackend(AbstractBackend):
             slots.left = left._replace(last=self._with_energies(last, known))
         self._forget(which)
 
-    def restart(self, is_new: np.ndarray) -> None:
+    def restart(self, is_new: np.ndarray, places: Places | None) -> None:
         self._place()
         slots = self.slots
         with config_context(self.switches):
-            self.run = restarted(*self.how, slots.batch, slots.moves, self.run, is_new)
+            self.run = restarted(*self.how, slots.batch, slots.moves, self.run, is_new, places)
 
     def _place(self) -> None:
         """Put the structures in the slots, and their settings, on the device of the turns."""

@@ -134,6 +134,11 @@ class CellMoves(eqx.Module):
         """The index prefix of `Dofs`."""
         return Dofs(cast(Any, index), cast(Any, self.index))
 
+    def places(self, rows: np.ndarray, systems: np.ndarray) -> Any:
+        """The rows of `Dofs` before, from those of atoms and the numbers of systems before."""
+        each = np.arange(self.index.n_rows // len(systems), dtype=np.int32)
+        return Dofs(cast(Any, rows), cast(Any, (systems[:, None] * len(each) + each).ravel()))
+
     def masked_step(self, step: Rows, dofs: Dofs) -> Rows:
         """A step of `dofs.cell` under the masks."""
         # A frozen entry is -0.0: adding -0.0 keeps every number, and the sign of a zero.

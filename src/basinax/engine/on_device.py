@@ -23,6 +23,7 @@ from basinax.neighbors.prune import CutoffAndSkin
 from basinax.neighbors.rooms import Rooms, largest
 from basinax.neighbors.table import NeighborTable
 from basinax.numerics.static import Static, partition
+from basinax.optimizers.protocol import Places
 from basinax.potentials import AbstractPotential
 from basinax.structures.machine import machine
 
@@ -126,11 +127,17 @@ class DeviceBackend(AbstractBackend):
     def take_out(self, which: np.ndarray) -> None:
         self.slots.take_out(self.run, which)
 
-    def restart(self, is_new: np.ndarray) -> None:
+    def restart(self, is_new: np.ndarray, places: Places | None) -> None:
         slots = self.slots
         if slots.structures[0].own:  # otherwise all structures have the same settings
             self.how = self._how()
-        self.run = restarted(*self.how, slots.batch, slots.moves, self.run, is_new)
+        self.run = restarted(*self.how, slots.batch, slots.moves, self.run, is_new, places)
+        if places is not None:
+            self.table.move(slots.batch)
+            self.status, self.skins = (
+                np.asarray(x)[places.systems] for x in (self.status, self.skins)
+            )
+            self.is_stale = np.ones_like(is_new)
         self.skins = np.where(is_new, np.inf, self.skins)
 
     def prepare(self, is_new: np.ndarray) -> None:

@@ -17,9 +17,9 @@ from basinax.structures.read import Structure
 class Queue:
     """Waiting structures by their number of blocks; shared by threads, hence the lock."""
 
-    def __init__(self, structures: Iterable[Structure], *, takes_smaller: bool = False):
-        """Args: takes_smaller: whether a place serves smaller structures than its first."""
-        self._lock, self._takes_smaller = threading.Lock(), takes_smaller
+    def __init__(self, structures: Iterable[Structure], *, largest_first: bool = False):
+        """Args: largest_first: whether large structures begin before smaller ones."""
+        self._lock, self._largest_first = threading.Lock(), largest_first
         self._waiting: dict[int, deque[Structure]] = defaultdict(deque)
         for structure in structures:
             self._waiting[structure.n_blocks].append(structure)
@@ -38,7 +38,7 @@ class Queue:
         empty: the largest, or the same share of the waiting structures of every size."""
         taken: list[Structure] = []
         with self._lock:
-            part = 1.0 if self._takes_smaller else min(1.0, n_rows / max(self.n_rows, 1))
+            part = 1.0 if self._largest_first else min(1.0, n_rows / max(self.n_rows, 1))
             waiting = sorted(self._waiting.items(), key=lambda item: -item[0])
             shares = {blocks: int(part * len(some)) for blocks, some in waiting}
             # First the shares, then all others that fit, large structures first.
@@ -53,9 +53,6 @@ class Queue:
     def replace(self, blocks: int) -> Structure | None:
         """A waiting structure for a place of the given number of blocks."""
         with self._lock:
-            if self._takes_smaller:
-                fitting = [n for n, some in self._waiting.items() if some and n <= blocks]
-                blocks = max(fitting, default=blocks)
             waiting = self._waiting.get(blocks)
             return waiting.popleft() if waiting else None
 

@@ -14,6 +14,7 @@ from basinax.engine.queue import Monitor, Queue
 from basinax.minimize.run import Run
 from basinax.minimize.status import Status
 from basinax.numerics.rounding import BLOCK
+from basinax.optimizers.protocol import Places
 from basinax.results.history import AnyRecorder, History
 from basinax.results.record import Relaxed, displacements
 from basinax.results.snapshot import Snapshot, Template
@@ -23,6 +24,7 @@ from basinax.structures.cells.kinds import Kind, is_open
 from basinax.structures.constraints.applied import Layout, has_room
 from basinax.structures.read import Structure, source_of
 from basinax.systems.index import index_of_sizes
+from basinax.systems.plan import ranges
 
 
 class Group(NamedTuple):
@@ -49,6 +51,8 @@ class Group(NamedTuple):
     """The kind of moving cells; None if all cells are fixed."""
     has_open: bool
     """Whether there is room for cells that are open, see `is_open`."""
+    worth_moving: float
+    """Structures of a batch move together once they fill at most this part of it."""
     queue: Queue
     monitor: Monitor
     recorder: AnyRecorder | None
@@ -112,10 +116,16 @@ class Left(NamedTuple):
     """The values of `result` for all slots."""
     last: dict[str, np.ndarray] | None
     """The last points of trajectories; None without a recorder."""
-    structures: dict[int, Structure]
-    """The structures by slot."""
+    structures: "Standing"
+    """The structures by slot, with their rows."""
     histories: dict[int, History]
     """The histories by slot; empty if no histories are kept."""
+    stays: np.ndarray
+    """The mask of slots whose structures run on."""
+
+
+Standing = dict[int, tuple[Structure, slice]]
+"""Structures by slot, with their rows: others may stand there by the time of the results."""
 
 
 Ended = dict[int, Relaxed]
@@ -128,17 +138,20 @@ class Slots:
     def __init__(self, group: Group, structures: list[Structure]):
         self.group = group
         self.info_of: InfoOf | None = None
-        self.batch = Batch.of(structures, group.dtype, *group.shape, group.layout, group.most_rows)
+        self.left: Left | None = None
+        """Structures that have left their slots and await `emit`."""
+        self.histories = HistoryBuffer(group.shape[1], group.points) if group.points else None
+        self._take_in(structures)
+
+    def _take_in(self, structures: list[Structure]) -> None:
+        """A batch of these structures, in the first slots."""
+        group = self.group
         # Empty slots have the settings of the first structure, and no rows.
         self.structures = structures + structures[:1] * (group.shape[1] - len(structures))
         self.occupied = np.arange(group.shape[1]) < len(structures)
+        self.batch = Batch.of(structures, group.dtype, *group.shape, group.layout, group.most_rows)
         self.starts = row_starts(self.batch.index.sizes)
-        self.rooms = -(-np.array(self.batch.index.sizes) // BLOCK) * BLOCK
-        """The rows of each slot."""
-        self.left: Left | None = None
-        """Structures that have left their slots and await `emit`."""
         self.moves = self._moves()
-        self.histories = HistoryBuffer(group.shape[1], group.points) if group.points else None
 
     def settings(self) -> Settings:
         """The settings of the structures in the batch, one entry per slot."""
@@ -150,11 +163,11 @@ class Slots:
 
     def rows_of(self, k: int) -> slice:
         """The rows of the structure in slot k."""
-        return self._rows(k, self.structures[k])
+        return slice(self.starts[k], self.starts[k] + self.structures[k].n_atoms)
 
-    def _rows(self, k: int, structure: Structure) -> slice:
-        """The rows of a structure in slot k, where another one may stand by now."""
-        return slice(self.starts[k], self.starts[k] + structure.n_atoms)
+    def _standing(self, which: np.ndarray) -> Standing:
+        """The structures in these slots, with their rows."""
+        return {k: (structure, self.rows_of(k)) for k, structure in self.in_slots(which).items()}
 
     def here(self, run: Run) -> Batch:
         """The batch at the current positions of the run."""
@@ -185,9 +198,9 @@ class Slots:
         elif self.group.keep_best:
             path = dataclasses.replace(run, best=None)
             last = jax.device_get(result(path, self.batch, self.moves))
-        structures = self.in_slots(which)
-        self.left = Left(found, last, structures, self._histories(found, list(structures)))
-        self.occupied = self.occupied & ~which
+        structures, self.occupied = self._standing(which), self.occupied & ~which
+        histories = self._histories(found, list(structures))
+        self.left = Left(found, last, structures, histories, self.occupied)
 
     def _histories(self, found: dict[str, np.ndarray], which: list[int]) -> dict[int, History]:
         """The histories of the structures in these slots, if histories are kept."""
@@ -202,27 +215,26 @@ class Slots:
         """The outcomes of the structures that were taken out."""
         if self.left is None:
             return {}
-        found, last, structures, histories = self.left
+        found, last, structures, histories, stays = self.left
         ended = self._outcomes(found, structures, histories)
         if last is not None:
             self._record_ends(last, structures)
         self.left = None  # not before: where memory runs out meanwhile, it is tried again
-        stays, left = self.occupied.copy(), list(structures)
-        stays[left] = False
         status, fmax = found["status"], found["fmax"]
-        self.group.monitor.report(self, status[stays], fmax[stays], ended=status[left])
+        self.group.monitor.report(self, status[stays], fmax[stays], ended=status[list(structures)])
         return ended
 
     def _outcomes(
         self,
         found: dict[str, np.ndarray],
-        structures: dict[int, Structure],
+        structures: Standing,
         histories: dict[int, History],
     ) -> Ended:
         """The outcomes of the structures that left these slots."""
         if not structures:
             return {}
-        slots, atoms = list(structures), [structure.atoms for structure in structures.values()]
+        slots, own = list(structures), [structure for structure, _ in structures.values()]
+        atoms = [structure.atoms for structure in own]
         infos, places = self._infos(found, structures), list(self._places(found, structures))
         codes, seconds = found["status"][slots], self.group.monitor.seconds()
         fields = {
@@ -233,17 +245,17 @@ class Slots:
             "initial_energy": np.where(
                 found["evaluations"][slots] > 0, found["first_energies"][slots], np.nan
             ).tolist(),
-            "initial_volume": [structure.volume for structure in structures.values()],
+            "initial_volume": [structure.volume for structure in own],
             "displacement": displacements(atoms, places),
             "seconds": np.where(codes == Status.RUNNING.code, np.nan, seconds).tolist(),
         }
         ended: Ended = {}
         ends = self._snapshots(found, structures, places)
-        each = zip(structures.items(), infos, ends, *fields.values(), strict=True)
-        for (k, structure), info, end, *values in each:
+        each = zip(slots, own, infos, ends, *fields.values(), strict=True)
+        for k, structure, info, end, *values in each:
             if kept := {x: info.properties[x] for x in ENERGIES if x in info.properties}:
                 end = end._replace(**kept)
-            own = {
+            values_of = {
                 "template": Template.of(structure.atoms),
                 "positions": end.positions,
                 "cell": end.cell,
@@ -253,33 +265,27 @@ class Slots:
                 "message": info.message,
                 "history": histories.get(k),
             }
-            own.update(zip(fields, values, strict=True))
+            values_of.update(zip(fields, values, strict=True))
             if info.first_energy is not None:
-                own["initial_energy"] = info.first_energy
-            ended[structure.number] = Relaxed.made(own)
+                values_of["initial_energy"] = info.first_energy
+            ended[structure.number] = Relaxed.made(values_of)
         return ended
 
-    def _infos(
-        self, found: dict[str, np.ndarray], structures: dict[int, Structure]
-    ) -> list[EvaluatorInfo]:
+    def _infos(self, found: dict[str, np.ndarray], structures: Standing) -> list[EvaluatorInfo]:
         """What the evaluator adds to the structures in these slots."""
         if self.info_of is None:
             return [NO_INFO] * len(structures)
         positions, cells = (np.asarray(found[x], np.float64) for x in ("positions", "cells"))
-        return [
-            self.info_of(s, positions[self._rows(k, s)], cells[k]) for k, s in structures.items()
-        ]
+        return [self.info_of(s, positions[own], cells[k]) for k, (s, own) in structures.items()]
 
-    def _places(
-        self, found: dict[str, np.ndarray], structures: dict[int, Structure]
-    ) -> Iterator[np.ndarray]:
+    def _places(self, found: dict[str, np.ndarray], structures: Standing) -> Iterator[np.ndarray]:
         """The positions of the structures in these slots, in arrays of their own.
 
         Fixed coordinates have their original bits, which a run may round.
         """
         positions = np.asarray(found["positions"], np.float64)
-        for k, structure in structures.items():
-            place = positions[self._rows(k, structure)].copy()
+        for structure, rows in structures.values():
+            place = positions[rows].copy()
             if structure.cell is None and structure.atoms.constraints:
                 place = np.where(structure.fixed, structure.atoms.positions, place)
             yield place
@@ -287,7 +293,7 @@ class Slots:
     def _snapshots(
         self,
         found: dict[str, np.ndarray],
-        structures: dict[int, Structure],
+        structures: Standing,
         places: Iterable[np.ndarray],
     ) -> Iterator[Snapshot]:
         """The structures in these slots at these places, each with arrays of its own.
@@ -299,8 +305,7 @@ class Slots:
         cells, forces, energies = arrays["cells"], arrays["forces"], arrays["energies"].tolist()
         stress, of_atoms = arrays.get("stress"), arrays.get("of_atoms")
         free, own = arrays.get("free_energies"), found.get("own_energies")
-        for (k, structure), place in zip(structures.items(), places, strict=True):
-            rows = self._rows(k, structure)
+        for (k, (structure, rows)), place in zip(structures.items(), places, strict=True):
             is_fixed = structure.cell is None
             yield Snapshot(
                 place,
@@ -328,18 +333,18 @@ class Slots:
         """Pass on frames that are due."""
         interval = cast(AnyRecorder, self.group.recorder).interval
         is_due = self.occupied & (found["steps"] >= 0) & (found["steps"] % interval == 0)
-        self._add_frames(found, self.in_slots(is_due))
+        self._add_frames(found, self._standing(is_due))
 
-    def _record_ends(self, last: dict[str, np.ndarray], structures: dict[int, Structure]) -> None:
+    def _record_ends(self, last: dict[str, np.ndarray], structures: Standing) -> None:
         """Pass on the last frames of structures that have ended; recorders skip known frames."""
         has_ended = (last["status"] != Status.RUNNING.code) & last["is_known"]
-        ends = {k: structure for k, structure in structures.items() if has_ended[k]}
+        ends = {k: standing for k, standing in structures.items() if has_ended[k]}
         self._add_frames(last, ends, are_last=True)
 
     def _add_frames(
         self,
         found: dict[str, np.ndarray],
-        structures: dict[int, Structure],
+        structures: Standing,
         *,
         are_last: bool = False,
     ) -> None:
@@ -349,7 +354,8 @@ class Slots:
 
         def frames() -> Iterator[Frame]:
             snapshots = self._snapshots(found, structures, self._places(found, structures))
-            for (k, structure), snapshot in zip(structures.items(), snapshots, strict=True):
+            each = zip(structures.items(), snapshots, strict=True)
+            for (k, (structure, _)), snapshot in each:
                 # Frames leave out energies of atoms, which need as much space as a coordinate.
                 snapshot = snapshot._replace(energies=None)
                 numbers = structure.number, int(found["steps"][k])
@@ -357,32 +363,68 @@ class Slots:
 
         cast(AnyRecorder, self.group.recorder).add(frames())
 
-    def refill(self) -> np.ndarray:
-        """Fill free slots with waiting structures for their rooms; return the filled slots."""
-        batch, is_new = self.batch, np.zeros_like(self.occupied)
-        sizes = np.array(batch.index.sizes)
-        draft = jax.tree.map(np.array, dataclasses.replace(batch, index=None))
-        self.occupied = self.occupied.copy()
+    def refill(self) -> tuple[np.ndarray, Places | None]:
+        """Fill free slots with waiting structures.
+
+        A structure takes the place of one with as many blocks of rows. If much would stay free, all
+        structures move together, and others begin behind them.
+
+        Returns:
+            The mask of slots that begin, and where the structures of the others stood before; None
+            if they stand there still.
+        """
+        group, sizes = self.group, np.array(self.batch.index.sizes)
+        blocks, new = -(-sizes // BLOCK), {}
         for k in np.flatnonzero(~self.occupied).tolist():
-            structure = self.group.queue.replace(int(self.rooms[k]) // BLOCK)
+            structure = group.queue.replace(int(blocks[k]))
             if structure is not None:
-                self.structures[k], self.occupied[k] = structure, True
-                sizes[k], is_new[k] = len(structure), True
-        filled = np.flatnonzero(is_new)
-        structures = [self.structures[k] for k in filled]
-        put(draft, filled, self.starts[filled], structures, self.rooms[filled])
-        if is_new.any():
-            if self.histories is not None:
-                self.histories.begin(is_new)
-            index = batch.index
-            if (sizes != np.asarray(index.sizes)).any():
-                index = index_of_sizes(
-                    sizes,
-                    align=BLOCK,
-                    n_rows=batch.n_rows,
-                    most_rows=self.group.most_rows,
-                    rooms=self.rooms,
-                )
-            self.batch = dataclasses.replace(draft, index=index)
-            self.moves = self._moves()
+                new[k] = structure
+        n_blocks = sum(s.n_blocks for s in [*self._running().values(), *new.values()])
+        most_rows = min(group.n_filled, self.batch.n_rows)
+        if BLOCK * n_blocks <= group.worth_moving * most_rows:
+            n_systems = self.batch.n_systems - int(self.occupied.sum()) - len(new)
+            further = group.queue.fill(most_rows - BLOCK * n_blocks, n_systems)
+            if further:
+                return self._moved([*new.values(), *further])
+        return self._filled(new), None
+
+    def _running(self) -> dict[int, Structure]:
+        return self.in_slots(self.occupied)
+
+    def _filled(self, new: dict[int, Structure]) -> np.ndarray:
+        """Write structures into free slots with as many blocks; returns the mask of these slots."""
+        batch, is_new = self.batch, np.zeros_like(self.occupied)
+        if not new:
+            return is_new
+        filled, sizes = np.array([*new]), np.array(batch.index.sizes)
+        for k, structure in new.items():
+            self.structures[k], sizes[k], is_new[k] = structure, len(structure), True
+        self.occupied = self.occupied | is_new
+        draft = jax.tree.map(np.array, dataclasses.replace(batch, index=None))
+        put(draft, filled, self.starts[filled], [*new.values()])
+        index = batch.index
+        if (sizes != np.asarray(index.sizes)).any():
+            room = {"n_rows": batch.n_rows, "most_rows": self.group.most_rows}
+            index = index_of_sizes(sizes, align=BLOCK, **room)
+        self.batch = dataclasses.replace(draft, index=index)
+        self.moves = self._moves()
+        if self.histories is not None:
+            self.histories.begin(is_new)
         return is_new
+
+    def _moved(self, new: list[Structure]) -> tuple[np.ndarray, Places]:
+        """The running structures together in the first slots, and others behind them."""
+        running, before = self._running(), self.starts
+        slots = np.array([*running], np.int32)
+        sizes = np.array([len(s) for s in running.values()], int)
+        self._take_in([*running.values(), *new])
+        is_new = np.arange(len(self.occupied)) >= len(slots)
+        systems = np.zeros(len(is_new), np.int32)
+        systems[: len(slots)] = slots
+        rows = np.full(self.batch.n_rows, self.batch.n_rows, np.int32)
+        rows[ranges(self.starts[: len(slots)], sizes)] = ranges(before[slots], sizes)
+        if self.histories is not None:
+            self.histories.move(systems)
+            self.histories.begin(is_new)
+        of_prefix = rows if self.moves is None else self.moves.places(rows, systems)
+        return is_new, Places(cast(Any, systems), of_prefix)

@@ -20,6 +20,7 @@ from basinax.engine.sizes import smaller, tell_of_smaller
 from basinax.engine.slots import Ended, Group, Slots
 from basinax.minimize.status import Status
 from basinax.numerics.oom import is_out_of_memory
+from basinax.optimizers.protocol import Places
 from basinax.structures.read import Structure
 
 
@@ -49,8 +50,12 @@ class AbstractBackend(abc.ABC):
         """Take structures out of these slots, where they stand."""
 
     @abc.abstractmethod
-    def restart(self, is_new: np.ndarray) -> None:
-        """Begin the structures that have filled these slots."""
+    def restart(self, is_new: np.ndarray, places: Places | None) -> None:
+        """Begin the structures that have filled these slots.
+
+        Args:
+            places: where the others stood before; None if they stay.
+        """
 
     @abc.abstractmethod
     def prepare(self, is_new: np.ndarray) -> None:
@@ -90,17 +95,18 @@ class Stream:
             yield slots.emit()  # while the backend works
             status, fmax = backend.look()
             monitor.report(slots, status[slots.occupied], fmax[slots.occupied])
-            is_over, is_new = monitor.is_stopped(), nobody
+            is_over, is_new, places = monitor.is_stopped(), nobody, None
             has_ended = slots.occupied & (is_over | (status != Status.RUNNING.code))
             if is_over or backend.is_worth_refilling(has_ended):
                 backend.take_out(has_ended)
-                is_new = nobody if is_over else slots.refill()
+                if not is_over:
+                    is_new, places = slots.refill()
                 if not slots.occupied.any():
                     yield slots.emit()
                     monitor.forget(slots)
                     return
                 if is_new.any():
-                    backend.restart(is_new)
+                    backend.restart(is_new, places)
             backend.prepare(is_new)
 
 

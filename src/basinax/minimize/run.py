@@ -15,8 +15,10 @@ from basinax.minimize.status import Status
 from basinax.optimizers.protocol import (
     AbstractState,
     AbstractTransform,
+    Places,
     apply_updates,
     first_rows_field,
+    moved_systems,
     rows_field,
     select_state,
     states_field,
@@ -158,12 +160,18 @@ def start(
 
 
 def restart(
-    run: Run, optimizer: AbstractTransform, params: Tree, index_prefix: Prefix, mask
+    run: Run,
+    optimizer: AbstractTransform,
+    params: Tree,
+    index_prefix: Prefix,
+    mask,
+    places: Places | None = None,
 ) -> Run:
     """The run with the systems of `mask` started anew, at their rows of `params`.
 
     Args:
         index_prefix: a new prefix; the systems of `mask` alone may have other numbers of rows.
+        places: where the other systems stood before; None where they stay.
     """
     extras, of_rows = jax.tree.map(jnp.zeros_like, (run.point.extras, run.point.of_rows))
     fresh = start(
@@ -176,7 +184,9 @@ def restart(
         of_rows=of_rows,
         needs=run.last.needs,
     )
-    return where_systems(mask, fresh, with_prefix(run, index_prefix))
+    if places is None:
+        return where_systems(mask, fresh, with_prefix(run, index_prefix))
+    return where_systems(mask, fresh, moved_systems(places, run, fresh))
 
 
 def advance(

@@ -110,17 +110,22 @@ class DeviceTable:
             reverse: lists also hold the position of each pair seen from its other end.
         """
         self.cutoff, self.skin = float(cutoff), float(skin)
-        self._starts = row_starts(batch.index.sizes).astype(np.int32)
         self._shape = batch.n_rows, batch.n_systems
-        owners = np.searchsorted(self._starts, np.arange(batch.n_rows), side="right") - 1
-        self._owners = owners.astype(np.int32)
         self._most_rows = -(-most_rows // BLOCK) * BLOCK
         self._has_reverse, self._follows_cells = reverse, follows_cells
         self._cells = np.array(batch.cells)
         self._longest = np.zeros(batch.n_systems, np.int32)
         self._n_slots = BLOCK
         likely = SPARE_WIDTH * min(n_neighbors, 1 << 10)
-        self._make_room(1, padded_size(int(likely), BLOCK, 1), batch.positions)
+        self._n_shifts, self._width = 1, padded_size(int(likely), BLOCK, 1)
+        self.move(batch)
+
+    def move(self, batch: Batch) -> None:
+        """As `NeighborTable.move`."""
+        self._starts = row_starts(batch.index.sizes).astype(np.int32)
+        owners = np.searchsorted(self._starts, np.arange(batch.n_rows), side="right") - 1
+        self._owners = owners.astype(np.int32)
+        self._make_room(self._n_shifts, self._width, batch.positions)
 
     @property
     def needs(self) -> Room:

@@ -134,6 +134,17 @@ class NeighborTable:
             _padded(a, n_shifts) for a in (self.shifts, self.shift_systems)
         )
 
+    def move(self, batch: Batch) -> None:
+        """Forget all lists, for the systems of another batch of this shape."""
+        self._sizes = np.asarray(batch.index.sizes, np.int64)
+        self._starts = row_starts(self._sizes)
+        self._by_row.fill(self._far)
+        self._lengths.fill(0)
+        self._n_pairs.fill(0)
+        self._has_others.fill(True)
+        self._images = _Stretches(batch.n_systems)
+        self._shifts = _Stretches(batch.n_systems)
+
     def rebuild(self, batch: Batch, which: Bool[np.ndarray, "systems"]) -> np.ndarray:
         """Make new lists for the systems of `which`, at the batch's positions and cells.
 

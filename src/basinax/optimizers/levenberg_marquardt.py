@@ -22,6 +22,7 @@ from basinax.optimizers.protocol import (
     AbstractState,
     AbstractTransform,
     check_state,
+    layout_field,
     needed,
     needed_energies,
     rows_field,
@@ -171,9 +172,9 @@ class LevenbergMarquardtState(AbstractState):
     """Where the last step of each system began, the results there, and the damping."""
 
     index_prefix: Prefix
-    entries: Int32[Array, "systems n"] = systems_field()
+    entries: Int32[Array, "systems n"] = layout_field()
     """Where each system's entries stand among those of all leaves."""
-    n_entries: Int32[Array, "systems"] = systems_field()
+    n_entries: Int32[Array, "systems"] = layout_field()
     origin: PyTree[Float[Array, "_rows *_components"]] = rows_field()
     energy: Float[Array, "systems"] = systems_field()
     gradient: Float[Array, "systems n"] = systems_field()

@@ -9,16 +9,17 @@ import dataclasses
 import functools
 import sys
 from types import UnionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Int32
 
 from basinax.numerics.rounding import rounded
 from basinax.numerics.settings import check_settings
 from basinax.systems import segment
+from basinax.systems.folds import take
 from basinax.systems.prefix import is_index, n_systems
 from basinax.systems.types import Prefix, Tree
 
@@ -42,6 +43,12 @@ def first_rows_field() -> Any:
 def systems_field() -> Any:
     """A field of a state: a tree of arrays with one entry per system."""
     return eqx.field(metadata={_LEADS_WITH: "systems"})
+
+
+def layout_field() -> Any:
+    """A field of a state: a tree of arrays with one entry per system that `init` makes of the
+    prefix alone, such as the numbers of rows, and that no `update` changes."""
+    return eqx.field(metadata={_LEADS_WITH: "layout"})
 
 
 def slots_field() -> Any:
@@ -75,7 +82,7 @@ class AbstractState(eqx.Module):
     """The memory of a transform for its next step, and the index prefix.
 
     Every field but `index_prefix`, and static ones, is declared with `rows_field`, `slots_field`,
-    `systems_field`, `states_field` or `kept_field`.
+    `systems_field`, `layout_field`, `states_field` or `kept_field`.
     """
 
     index_prefix: eqx.AbstractVar[Prefix]
@@ -323,7 +330,7 @@ def select_state(
             case "slots":
                 select = functools.partial(rows, prefix=on_false.rows_prefix(prefix))
                 return jax.vmap(select)(x, y)
-            case "systems":
+            case "systems" | "layout":
                 return select_systems(mask, x, y)
             case "states" if is_step and field.metadata.get(_IS_KEPT):
                 return x
@@ -336,11 +343,52 @@ def select_state(
                 return select_state(mask, x, y, prefix, is_step=is_step)
         raise TypeError(
             f"field {field.name} of {type(on_false).__name__} must be declared with"
-            " rows_field, slots_field, systems_field, states_field or kept_field"
+            " rows_field, slots_field, systems_field, layout_field, states_field or kept_field"
         )
 
     selected = {field.name: field_of(field) for field in dataclasses.fields(on_false)}
     return dataclasses.replace(on_false, **selected)
+
+
+class Places(NamedTuple):
+    """Where each system, and each row, stood before it moved to another place."""
+
+    systems: Int32[Array, "systems"]
+    """The number of each system before."""
+    rows: Any
+    """For each leaf of the prefix, the number of each row before; the number of rows for none."""
+
+
+def moved_systems(places: Places, state: Any, fresh: Any) -> Any:
+    """`fresh`, a state in another prefix, with the values that its systems have in `state`."""
+
+    def of_rows(tree):
+        rows = jax.tree.broadcast(state.rows_prefix(places.rows), tree)
+        return jax.tree.map(lambda y, at: take(y, at, 0), tree, rows)
+
+    def field_of(field: Any) -> Any:
+        x, y = getattr(fresh, field.name), getattr(state, field.name)
+        is_static = bool(field.metadata.get("static"))
+        if field.name == "index_prefix" or is_static or not jax.tree.leaves(y):
+            return x
+        match leads_with(field):
+            case "rows":
+                return of_rows(y)
+            case "first rows":
+                rows = jax.tree.leaves(places.rows)[0]
+                return jax.tree.map(lambda y: take(y, rows, 0), y)
+            case "slots":
+                return jax.vmap(of_rows)(y)
+            case "systems":
+                return jax.tree.map(lambda y: take(y, places.systems, 0), y)
+            case "states" if isinstance(y, tuple):
+                return tuple(moved_systems(places, *pair) for pair in zip(y, x, strict=True))
+            case "states":
+                return moved_systems(places, y, x)
+        return x  # of the layout
+
+    moved = {field.name: field_of(field) for field in dataclasses.fields(state)}
+    return dataclasses.replace(fresh, **moved)
 
 
 def check_state(state: Any, kind: type, who: Any) -> None:

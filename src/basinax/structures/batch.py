@@ -163,19 +163,17 @@ def put(
     systems: Int[np.ndarray, "some"],
     starts: Int[np.ndarray, "some"],
     structures: Sequence[Structure],
-    rooms: Int[np.ndarray, "some"] | None = None,
 ) -> None:
     """Write structures into places of a batch of NumPy arrays, over those before.
 
     Args:
         systems: the numbers of the places.
         starts: their first rows.
-        rooms: their numbers of rows; None for those that the structures need.
     """
     if not len(structures):
         return
     sizes, atoms = np.array([s.n_atoms for s in structures]), [s.atoms for s in structures]
-    padded = -(-sizes // BLOCK) * BLOCK if rooms is None else rooms
+    padded = -(-sizes // BLOCK) * BLOCK
     if (padded > sizes).any():
         of_places = ranges(starts, padded)
         batch.positions[of_places], batch.numbers[of_places] = 0.0, 0

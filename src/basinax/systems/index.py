@@ -221,7 +221,6 @@ def index_of_sizes(
     align: int = 1,
     n_rows: int | None = None,
     most_rows: int = 0,
-    rooms: np.ndarray | None = None,
 ) -> SystemIndex:
     """`SystemIndex.from_sizes` with NumPy arrays as leaves.
 
@@ -229,10 +228,8 @@ def index_of_sizes(
 
     Args:
         most_rows: give the index the shapes for a system of this many rows.
-        rooms: see `plan_of_sizes`.
     """
-    plan = plan_of_sizes(sizes, align=align, n_rows=n_rows, most_rows=most_rows, rooms=rooms)
-    return SystemIndex(*plan)
+    return SystemIndex(*plan_of_sizes(sizes, align=align, n_rows=n_rows, most_rows=most_rows))
 
 
 def index_of_ids(ids: Any, n_systems: int | None = None) -> SystemIndex:

@@ -57,13 +57,11 @@ def plan_of_sizes(
     align: int = 1,
     n_rows: int | None = None,
     most_rows: int = 0,
-    rooms: np.ndarray | None = None,
 ) -> Plan:
     """The plan of systems that lie one after another; see `SystemIndex.from_sizes`.
 
     Args:
         most_rows: give the plan the shapes for a system of this many rows.
-        rooms: the rows between the first ones of systems, at least their sizes; `sizes` if None.
     """
     sizes = _host_integers(sizes, "sizes")
     if (sizes < 0).any():
@@ -75,7 +73,7 @@ def plan_of_sizes(
     if n_rows is not None:
         require_whole(n_rows, "n_rows", WHOLE)
     align = int(align)
-    padded = -(-(sizes if rooms is None else rooms) // align) * align
+    padded = -(-sizes // align) * align
     needed = int(padded.sum())
     rows = -(-needed // align) * align if n_rows is None else int(n_rows)
     if rows < needed:

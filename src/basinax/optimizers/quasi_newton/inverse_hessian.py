@@ -19,7 +19,12 @@ from jaxtyping import Array, Bool, Float, Int32, Shaped
 from basinax.numerics.exponents import scale_exactly, split
 from basinax.numerics.memory import require_memory
 from basinax.numerics.rounding import BLOCK, add_rows, rounded
-from basinax.optimizers.protocol import AbstractState, AbstractTransform, systems_field
+from basinax.optimizers.protocol import (
+    AbstractState,
+    AbstractTransform,
+    layout_field,
+    systems_field,
+)
 from basinax.optimizers.quasi_newton.matrix_sign import sign_product
 from basinax.systems.index import SystemIndex
 from basinax.systems.prefix import resolve
@@ -36,7 +41,7 @@ class InverseHessian(AbstractState):
     matrix: Matrix = systems_field()
     is_definite: Bool[Array, "systems"] = systems_field()
     """Whether H is known to be positive definite."""
-    rows: tuple[Int32[Array, "systems _rows"], ...] = systems_field()
+    rows: tuple[Int32[Array, "systems _rows"], ...] = layout_field()
     """For each leaf, the rows of each system, padded with the number of rows."""
 
 
