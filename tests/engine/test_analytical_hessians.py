@@ -111,9 +111,12 @@ CASES = {
     "Stillinger-Weber": Case(SILICON, StillingerWeber.named("Si")),
     "Tersoff": Case(SILICON, Tersoff.named("Si"), ASE_TERSOFF),
     "Tersoff, molecule": Case(cluster("SiCSiCSi", 1.96), Tersoff.named("Si", "C")),
+    "Tersoff, ends with one neighbour": Case(  # ASE's calculator divides by 0 there
+        rattled(Atoms("Si3", [(0, 0, 0), (0, 0, 2.3), (0, 1, 4.4)])), Tersoff.named("Si")
+    ),
     "a model of vectors": Case(SILICON, JaxModel.of_vectors(NET, CUTOFF, dtype="float64")),
 }
-DAILY = ("Lennard-Jones, cluster", "Tersoff", "a model of vectors")
+DAILY = ("Lennard-Jones, cluster", "Tersoff, ends with one neighbour", "a model of vectors")
 
 
 def limit_of(case: Case, by_differences) -> tuple[np.ndarray, float]:

@@ -400,7 +400,11 @@ def _bending(cosine, known: _TersoffAngle):
 def _bond(r, zeta, f, slope, known: _Bond):
     """The energy of a bond in eV, and its derivatives by r in eV/Å and by ζ."""
     # b = (1 + (βζ)ⁿ)^(−1/2n), by log(1 + eˣ) = max(x, 0) + log(1 + e^−|x|)
-    log = rounded(known.n * jnp.log(rounded(known.beta * zeta)))
+    # An atom with one neighbour has ζ = 0, where the derivative of the logarithm is infinite.
+    scaled = rounded(known.beta * zeta)
+    is_free = scaled == 0
+    log = jnp.where(is_free, -jnp.inf, jnp.log(jnp.where(is_free, 1.0, scaled)))
+    log = rounded(known.n * log)
     least = jnp.exp(-jnp.abs(log))
     order = jnp.exp(rounded(-known.rate * (jnp.maximum(log, 0.0) + jnp.log1p(least))))
     # db/dζ = −b/(2ζ) (βζ)ⁿ/(1 + (βζ)ⁿ)
