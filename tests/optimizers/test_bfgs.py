@@ -132,6 +132,7 @@ def outcome_alone(name, problem, system, dtype):
         exhaustive("BFGS", CELLS, (1, 1, 4), SHUFFLED_WITH_GAPS, np.float64),
         exhaustive("BFGS", MIXED, (9, 9, 9, 9), ALIGNED, np.float32),
         exhaustive("ConjugateGradient", MIXED, (9, 9, 9, 9), SHUFFLED_WITH_GAPS, np.float32),
+        exhaustive("ConjugateGradient", MIXED, (9, 9, 9, 9), ALIGNED, np.float64),
         exhaustive("BFGSLineSearch", MIXED, (9, 9, 9, 9), ALIGNED, np.float32),
     ],
     ids=lambda x: getattr(x, "__name__", str(x)),

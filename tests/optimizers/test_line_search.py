@@ -250,6 +250,21 @@ def test_fewer_steps_than_without_a_search():
     assert np.all(relaxed("LBFGSLineSearch").steps < plain.steps)
 
 
+def test_conjugate_gradients_take_as_long_along_soft_directions_as_along_stiff_ones():
+    curvatures = np.geomspace(1e3, 1e-3, 7)
+    index, k = SystemIndex.from_sizes([1] * 7), jnp.asarray(curvatures)[:, None]
+
+    def bowls(x):
+        gradient = rounded(k * x)
+        return rounded(0.5 * segment.dot(gradient, x, index)), gradient
+
+    start, fmax = jnp.ones((7, 3)), 1e-4 * curvatures
+    result = relax(bowls, start, ConjugateGradient(), index_prefix=index, fmax=fmax)
+    assert np.all(result.converged)
+    # The farthest minimum is 70,000 times as far as the first trial, which is seven trials more.
+    assert np.all(result.evaluations < 20)
+
+
 def far_starts(dtype):
     """Stiffness, start, and where the energy is a number: one system each."""
     huge, tiny = (1e30, 1e-12) if dtype == np.float32 else (1e150, 1e-120)

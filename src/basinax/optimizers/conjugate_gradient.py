@@ -24,9 +24,11 @@ class ConjugateGradient(AbstractLineSearch):
 
     alpha: Positive = 70.0
     """The first trial is the gradient divided by this (eV/Å²); ASE's first Hessian."""
-    search: Search = MoreThuente(c1=1e-4, c2=0.1)
+    search: Search = MoreThuente(c1=1e-4, c2=0.1, stpmax=1e10)
     """The line search, which holds the limit on the step. Conjugacy needs a tight search: its
-    constants are those of Nocedal and Wright, section 5.2."""
+    constants are those of Nocedal and Wright, section 5.2. Its longest step is out of reach, since
+    a search that ends there loses conjugacy: the minimum along a soft direction is far away in
+    units of the gradient divided by `alpha`."""
 
     def nothing(self, parameters, index_prefix):
         return NoMemory(None)
@@ -46,9 +48,9 @@ class ConjugateGradient(AbstractLineSearch):
         return direction, memory
 
     def first_trial(self, slope, last_slope, last_trial):
-        # Aim at the first-order change of the last step.
+        # Aim at the first-order change of the last step, however soft the direction.
         trial = rounded(last_trial * rounded(last_slope / jnp.where(slope < 0, slope, -1)))
-        return jnp.where((trial > 1e-3) & (trial < 10), trial, 1)
+        return jnp.where((trial > 1e-3) & jnp.isfinite(trial), trial, 1)
 
 
 def _turned(first, factor, gradient, direction):
