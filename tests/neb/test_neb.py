@@ -315,6 +315,30 @@ def test_a_calculator_of_ase_gives_the_path_of_ase(recorded):
     assert path.evaluations == 2 + 2 * 16
 
 
+@pytest.mark.parametrize("interpolate", ["linear", "idpp"])
+def test_a_path_takes_the_shortest_way_in_a_skewed_cell(interpolate):
+    cell = np.array([[10.0, 0, 0], [13, 2, 0], [0, 0, 12]])
+    start = Atoms("Cu2", [[0, 0, 0], [3, 1, 6]], cell=cell, pbc=True)
+    end = start.copy()
+    end.positions[0] += 0.4 * cell[0] - 0.5 * cell[1]
+    (band,) = read_bands([[start, end]], 0.1, 5, interpolate, "aseneb")
+    positions = np.array([image.positions for image in band.images])
+    lengths = np.linalg.norm(np.diff(positions, axis=0), axis=2).sum(0)
+    np.testing.assert_allclose(lengths, [np.hypot(0.5, 1.0), 0.0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("error", [0.0, 1e-10, -1e-10])
+def test_a_hop_by_half_a_cell_takes_the_way_that_is_given(error):
+    start = Atoms("Cu2", [[0.3 - error, 0, 0], [1, 1, 6]], cell=[4, 5, 12], pbc=True)
+    end = start.copy()
+    end.positions[0, 0] = 2.3 + error
+    for ends in ([start, end], [end, start]):
+        (band,) = read_bands([ends], 0.1, 3, "linear", "aseneb")
+        found = [image.positions[0, 0] for image in band.images]
+        assert (found[0], found[2]) == tuple(image.positions[0, 0] for image in ends)
+        assert found[1] == pytest.approx(1.3, abs=1e-12)
+
+
 def test_images_have_calculators_of_their_own_across_boundaries():
     images = [image.copy() for image in neb([across()], EMT(), n_images=3, max_steps=0)[0].images]
     images[1].wrap()

@@ -28,6 +28,9 @@ OF_ATOMS = "numbers", "positions"
 SAME_CELL = 1e-8
 """The largest difference in Å between cells of images, as in ASE."""
 
+SAME_LENGTH = 1e-6
+"""The largest difference between ways of one length, relative to it."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Band:
@@ -204,18 +207,21 @@ def _interpolated(
     ends: list[Atoms], springs: np.ndarray, interpolate: str, method: str
 ) -> list[Atoms]:
     """Images between two end points, made by ASE, along the shortest ways between cells."""
-    from ase.mep import NEB
+    from ase.mep import NEB, idpp_interpolate
 
-    first, last = (end.copy() for end in ends)
-    way = to_nearest_images(last.positions - first.positions, first.cell.array, first.pbc)
-    if method == "string" and not way.any():
+    first, last = (end.copy() for end in _unwrapped(ends))
+    if method == "string" and np.array_equal(first.positions, last.positions):
         raise ValueError("its end points are the same: no string lies between them")
     images = [first, *(first.copy() for _ in springs[1:]), last]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # atoms on one place
             band = NEB(images, k=cast(Any, springs), method=method)
-            band.interpolate(interpolate, mic=bool(first.pbc.any()))
+            # Not with mic: ASE takes longer ways in skewed cells.
+            band.interpolate("linear")
+            if interpolate == "idpp":
+                mic = bool(first.pbc.any())
+                idpp_interpolate(band, traj=cast(Any, None), log=cast(Any, None), mic=mic)
     except RuntimeError as error:
         raise ValueError("the constraints do not allow the interpolated images") from error
     at = next((k for k, image in enumerate(images) if not np.isfinite(image.positions).all()), None)
@@ -229,14 +235,21 @@ def _interpolated(
 
 
 def _unwrapped(images: list[Atoms]) -> list[Atoms]:
-    """Images of which each lies by the shortest ways from the one before, across boundaries."""
+    """Images of which each lies by the shortest ways from the one before, across boundaries.
+
+    A way as given that is one of the shortest stays: of a hop by half a cell, rounding would
+    decide the direction.
+    """
     cell, pbc = images[0].cell, images[0].pbc
     found = images[:1]
     for image in images[1:]:
         way = image.positions - found[-1].positions
         shortest = to_nearest_images(way, cell.array, pbc)
+        lengths, least = (np.linalg.norm(x, axis=1) for x in (way, shortest))
+        is_longer = lengths > (1 + SAME_LENGTH) * least
         # Whole multiples of cell vectors, so that other atoms keep their bits.
         times = np.rint(np.linalg.solve(cell.complete().array.T, (shortest - way).T).T)
+        times *= is_longer[:, None]
         if times.any():
             moved = image.copy()
             moved.positions += times @ cell.array
