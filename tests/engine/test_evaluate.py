@@ -117,6 +117,15 @@ def test_a_copy_keeps_its_constraints_and_raw_forces(metals, found):
     assert (slab.get_forces(apply_constraint=False) == found[0].forces[3]).all()
 
 
+def test_the_largest_force_is_that_under_the_constraints(metals):
+    slab, free = metals[3].copy(), metals[4]
+    slab.set_constraint(FixAtoms(range(3, 12)))
+    found = evaluate([slab, free], ASECalculator(ASEEMT()))
+    expected = [np.linalg.norm(a.get_forces(), axis=1).max() for a in found.atoms]
+    assert found.to_dict()["fmax_eV_per_A"] == found.fmax.tolist() == expected
+    assert expected[0] < np.linalg.norm(found.forces[0], axis=1).max()
+
+
 def test_calculators_are_evaluated_too(metals):
     found = evaluate(metals[:2], ASECalculator(ASEEMT()), stress=True)
     ours = evaluate(metals[:2], EMT(), stress=True, dtype="float64")

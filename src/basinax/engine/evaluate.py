@@ -30,6 +30,7 @@ from basinax.results.snapshot import Snapshot, Template
 from basinax.results.table import energies_of, more_than, named, text_of, volumes
 from basinax.structures.batch import available_dtype
 from basinax.structures.charges import warn_of_unused
+from basinax.structures.constraints.hosted import forces_under
 from basinax.structures.formats.occupancy import check_occupancies
 from basinax.structures.read import HoldsAtoms, has_volume, intake
 
@@ -45,7 +46,7 @@ class AtomsEvaluation(eqx.Module):
     energies: Float[np.ndarray, "systems"]
     """Energies in eV; NaN for a structure that could not be evaluated."""
     forces: list[Float[np.ndarray, "atoms 3"]]
-    """Forces in eV/Å, without constraints."""
+    """Forces in eV/Å, without constraints, other than `fmax`."""
     stresses: Float[np.ndarray, "systems 6"] | None
     """Stresses in eV/Å³, in ASE's order and sign: xx, yy, zz, yz, xz, xy. NaN for a structure whose
     cell has no volume; None unless requested."""
@@ -56,6 +57,12 @@ class AtomsEvaluation(eqx.Module):
     def free_energies(self) -> Float[np.ndarray, "systems"]:
         """The energies in eV whose derivatives the forces are: `energies` for most potentials."""
         return np.array([cast(Any, a.calc).results["free_energy"] for a in self.atoms])
+
+    @property
+    def fmax(self) -> Float[np.ndarray, "systems"]:
+        """The largest force on one atom in eV/Å, under the constraints; NaN if not finite."""
+        of_each = zip(self.atoms, self.forces, strict=True)
+        return np.array([_largest(a, f) if np.isfinite(f).all() else np.nan for a, f in of_each])
 
     def __len__(self) -> int:
         return len(self.atoms)
@@ -73,18 +80,23 @@ class AtomsEvaluation(eqx.Module):
         """A table as columns, one entry per structure.
 
         The columns are `formula`, `atoms` (their number), `energy_eV`, `energy_eV_per_atom`,
-        `fmax_eV_per_A`, `volume_A3` (NaN without three periodic directions) and `message`; with
-        stresses also `max_stress_eV_per_A3`, the largest component.
+        `fmax_eV_per_A` (under the constraints, as of `relax`), `volume_A3` (NaN without three
+        periodic directions) and `message`; with stresses also `max_stress_eV_per_A3`, the largest
+        component.
         """
         columns: dict[str, list[Any]] = {
             **named(self.atoms),
             **energies_of(self.atoms, self.energies),
-            "fmax_eV_per_A": [float(np.linalg.norm(f, axis=1).max()) for f in self.forces],
+            "fmax_eV_per_A": self.fmax.tolist(),
             "volume_A3": volumes(self.atoms),
         }
         if self.stresses is not None:
             columns["max_stress_eV_per_A3"] = np.abs(self.stresses).max(axis=1).tolist()
         return columns | {"message": list(self.messages)}
+
+
+def _largest(atoms: Atoms, forces: np.ndarray) -> float:
+    return float(np.linalg.norm(forces_under(atoms, forces), axis=1).max())
 
 
 @own_switches()

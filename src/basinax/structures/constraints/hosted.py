@@ -56,10 +56,7 @@ class HostConstraints:
     ) -> Float[np.ndarray, "atoms 3"]:
         """The constrained forces at positions, where the structure is from now on."""
         self._atoms.positions[:] = positions
-        forces = np.array(forces, float)
-        for constraint in self._atoms.constraints:
-            constraint.adjust_forces(self._atoms, forces)
-        return forces
+        return forces_under(self._atoms, forces)
 
     def of_energy(self, energy: float) -> float:
         """The energy in eV with that of the constraints, at the positions of the last forces."""
@@ -71,6 +68,16 @@ class HostConstraints:
         for constraint in self._atoms.constraints:
             constraint.adjust_positions(self._atoms, new)
         return new
+
+
+def forces_under(
+    atoms: Atoms, forces: Float[np.ndarray, "atoms 3"]
+) -> Float[np.ndarray, "atoms 3"]:
+    """A potential's forces under the constraints, as in ASE's `get_forces`."""
+    forces = np.array(forces, float)
+    for constraint in atoms.constraints:
+        constraint.adjust_forces(atoms, forces)
+    return forces
 
 
 def energy_under(atoms: Atoms, energy: float) -> float:
