@@ -192,6 +192,7 @@ def test_trajectories_go_to_a_folder(files):
         assert done.exit_code == 0, done.output
         frames = [ase.io.read(f"{form}s/{k}.{form}", index=":") for k in range(3)]
         assert [frame.info["step"] for frame in frames[0]][:3] == [0, 4, 8]
+        assert {frame.info["relax_source"] for frame in frames[1]} == {"crystals.extxyz@1"}
 
 
 def test_all_wrong_options_are_named_together_with_missing_files_and_outputs_in_the_way(files):
@@ -598,7 +599,7 @@ def test_evaluate_writes_what_it_finds(files):
     options = ["--output", "out.extxyz", "--table", "out.csv", "--stress"]
     crystals = ase.io.read("crystals.extxyz", ":")
     for atoms in crystals:  # as an earlier run has written them
-        atoms.info |= {"relax_status": "converged", "relax_steps": 3}
+        atoms.info |= {"relax_status": "converged", "relax_steps": 3, "relax_image": 1}
     ase.io.write("crystals.extxyz", crystals)
     done = run("evaluate", *files, "--potential", ARGON, *options)
     assert done.exit_code == 0, done.output
@@ -610,7 +611,7 @@ def test_evaluate_writes_what_it_finds(files):
         assert float(table("out.csv")[k]["energy_eV"]) == found.energies[k]
     assert "stress" in written[0].calc.results and "stress" not in written[2].calc.results
     assert written[1].info["relax_source"] == "crystals.extxyz@1"
-    assert not {"relax_status", "relax_steps"} & written[1].info.keys()
+    assert not {"relax_status", "relax_steps", "relax_image"} & written[1].info.keys()
 
 
 def test_evaluate_names_what_a_calculator_cannot_do(files):

@@ -83,7 +83,8 @@ def test_it_writes_what_the_library_computes(files):
     assert [float(row["barrier_eV"]) for row in rows][:2] == columns["barrier_eV"][:2]
     assert [row["status"] for row in rows] == columns["status"]
     assert rows[2]["message"].startswith("image 1: ") and "broken.traj" in done.stdout
-    assert len(ase.io.read("bands/0.traj", ":")) == 8  # the first and the last step
+    frames = ase.io.read("bands/0.traj", ":")
+    assert [frame.info["relax_source"] for frame in frames] == 8 * ["al.traj"]  # of two steps
     assert json.loads(Path("out.traj.run.json").read_text())[RECORD]["command"] == "neb"
 
 

@@ -330,7 +330,7 @@ def test_later_changes_of_the_input_do_not_change_a_result():
         atoms.set_constraint([FixAtoms([0])])
         atoms.set_array("labels", np.array(["a", "b", "c", "d"]))
         atoms.set_celldisp([[0.1], [0.2], [0.3]])
-        atoms.info["name"] = "first"
+        atoms.info |= {"name": "first", "relax_status": "max_steps", "relax_image": 3}
         return atoms
 
     expected = relax([made()], LennardJones(**ARGON), FIRE(), cell=Frechet(), max_steps=2)

@@ -49,8 +49,6 @@ def run(model: ModelOptions, outputs: PointOutputs, manner: OutputStyle) -> None
         watch.begin("writing")
         columns = {"source": inputs.sources} | found.to_dict()
         for number, (atoms, source) in enumerate(zip(found.atoms, inputs.sources, strict=True)):
-            for stale in ("relax_status", "relax_steps"):  # of an earlier run
-                atoms.info.pop(stale, None)
             atoms.info |= {"relax_source": source, "relax_number": number}
         writing.write(plans, found.atoms, columns)
         counts = _counts(found)

@@ -214,7 +214,7 @@ class Recorders:
                 images = self._works.images(work)
                 lost = losses(self._trajectories.format, images, [False] * len(images))
                 self._works.warn_of((f"trajectories do not keep {x}" for x in lost), work.source)
-                self._all[0].expect(work.number, *images)
+                self._all[0].expect(work.number, *images, source=work.source)
             yield work
 
     @property

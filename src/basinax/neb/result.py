@@ -19,6 +19,7 @@ from basinax.results.history import History
 from basinax.results.record import Entries, Relaxed
 from basinax.results.snapshot import Template
 from basinax.results.table import columns_of, derived, write_rows
+from basinax.structures.read import without_outcome
 
 if TYPE_CHECKING:  # importing it takes time that only this result should pay
     from ase.utils.forcecurve import ForceFit
@@ -57,7 +58,8 @@ class MinimumEnergyPath:
 
     @functools.cached_property
     def _templates(self) -> list[Template]:
-        return images_of(self.entry.template)
+        images = images_of(self.entry.template)
+        return [image._replace(info=without_outcome(image.info)) for image in images]
 
     @derived("source")
     def source(self) -> str:

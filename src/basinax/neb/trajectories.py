@@ -29,7 +29,7 @@ class PathTrajectories(AbstractTrajectories):
         images = [self.evaluator.bands[k].images for k in range(len(atoms))]
         recorder = PathRecorder(self.to.recorder([x[0] for x in images]), self.evaluator.last)
         for number, each in enumerate(images):
-            recorder.expect(number, *each)
+            recorder.expect(number, *each, source=str(number))
         return recorder
 
 

@@ -8,6 +8,8 @@ import numpy as np
 from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 
+from basinax.structures.read import without_outcome
+
 
 class Template(NamedTuple):
     """All of a structure but its positions, cell and calculator."""
@@ -24,11 +26,11 @@ class Template(NamedTuple):
     def of(cls, atoms: Atoms) -> "Template":
         """A copy, which does not follow later changes of the structure.
 
-        Objects in `info` are shared, as by ASE's copies.
+        `info` has no outcome of an earlier run. Objects in `info` are shared, as by ASE's copies.
         """
         arrays = {x: array.copy() for x, array in atoms.arrays.items() if x != "positions"}
         constraints = copy.deepcopy(atoms.constraints) if atoms.constraints else ()
-        pbc, info, shift = atoms.pbc.copy(), dict(atoms.info), atoms.get_celldisp()
+        pbc, info, shift = atoms.pbc.copy(), without_outcome(atoms.info), atoms.get_celldisp()
         return cls(type(atoms), arrays, pbc, info, constraints, shift)
 
     def at(self, positions: np.ndarray, cell: np.ndarray, results: dict[str, Any]) -> Atoms:

@@ -32,7 +32,7 @@ from basinax.config.files import (
 from basinax.numerics.settings import MOST, require_whole, shown, warn
 from basinax.results.snapshot import Snapshot, Template
 from basinax.structures.formats.held import in_words, losses, prepared
-from basinax.structures.read import name_of
+from basinax.structures.read import SOURCE, name_of, source_of, without_outcome
 
 FORMATS = ("extxyz", "traj")
 
@@ -74,7 +74,8 @@ class Trajectories(AbstractTrajectories):
     """The place of trajectories: FOLDER/0.traj, FOLDER/1.traj, ..., by numbers of structures.
 
     Each file holds the structure at its steps 0, interval, 2 interval, ... and at the end of its
-    path, with energy, free energy, forces and, if the cell moves, stress, and `step` in its `info`.
+    path, with energy, free energy, forces and, if the cell moves, stress, and with `step` and
+    `relax_source` in its `info`.
     The last frame is that of the last step even with `keep_best`, which may return another point. A
     step beyond all bounds, without an evaluation, is no frame. ASE reads the files. Existing files
     of the same names are replaced; a folder with further trajectories, of an earlier run with more
@@ -176,10 +177,11 @@ class Recorder:
             OSError: the folder cannot be made.
         """
         self.interval = min(int(trajectories.interval), MOST)
-        self._write = _WRITERS[trajectories.format]
+        self._format, self._write = trajectories.format, _WRITERS[trajectories.format]
         self._path = partial(trajectories.path, n_structures=len(atoms) or n_structures)
         resolved(trajectories.folder).mkdir(parents=True, exist_ok=True)
         self._images: dict[int, Sequence[Atoms]] = {}
+        self._sources: dict[int, str] = {}
         for number, structure in enumerate(atoms):
             self.expect(number, structure)
         if lost := losses(trajectories.format, atoms, [False] * len(atoms)):
@@ -195,14 +197,16 @@ class Recorder:
         self._thread = threading.Thread(target=self._write_all, daemon=True)
         self._thread.start()
 
-    def expect(self, number: int, *images: Atoms) -> None:
+    def expect(self, number: int, *images: Atoms, source: str | None = None) -> None:
         """Remove the file that this structure's trajectory replaces.
 
         Args:
             images: the structure, or the images of a path.
+            source: its origin; that of the structure if None.
         """
         resolved(self._path(number)).unlink(missing_ok=True)
         self._images[number] = images
+        self._sources[number] = source_of(images[0], number) if source is None else source
 
     def add(self, frames: Iterable[Frame]) -> None:
         """Queue frames for writing. A structure's frames arrive in the order of its steps.
@@ -259,6 +263,7 @@ class Recorder:
                     self._append(number, waiting.pop(number))
                 if frame.is_last:
                     self._images.pop(number, None)
+                    self._sources.pop(number, None)
         for number, last in waiting.items():
             self._append(number, last)
 
@@ -279,7 +284,7 @@ class Recorder:
     def _begin(self, number: int, frames: list[Frame]) -> None:
         path = self._path(number)
         with replacing(path) as part:
-            self._write(part, "w", self._images[number], frames)
+            self._write(part, "w", self._copies(number), frames)
             mark, has_another = _mark(part.stat()), path.exists()
         self._marks[number] = mark
         self._n_replaced += has_another
@@ -288,8 +293,15 @@ class Recorder:
         path = self._path(number)
         if _mark(path.stat()) != self._marks[number]:
             raise FileExistsError(REPLACED)
-        self._write(path, "a", self._images[number], frames)
+        self._write(path, "a", self._copies(number), frames)
         self._marks[number] = _mark(path.stat())
+
+    def _copies(self, number: int) -> list[Atoms]:
+        """The images with what files keep, of this run and none before."""
+        copies = [prepared(self._format, image)[0] for image in self._images[number]]
+        for copy in copies:
+            copy.info = without_outcome(copy.info) | {SOURCE: self._sources[number]}
+        return copies
 
 
 REPLACED = "another program has put a file of its own in this place"
@@ -303,9 +315,9 @@ def _mark(found: os.stat_result) -> tuple[int, ...]:
     return found.st_dev, found.st_ino, found.st_size
 
 
-def _write_extxyz(path: Path, mode: Mode, originals: Sequence[Atoms], frames: list[Frame]) -> None:
+def _write_extxyz(path: Path, mode: Mode, copies: list[Atoms], frames: list[Frame]) -> None:
     """Frames that cannot be written completely leave no part."""
-    templates = [Template.of(prepared("extxyz", original)[0]) for original in originals]
+    templates = list(map(Template.of, copies))
     images, text = [], io.StringIO()
     for frame in frames:
         images.append(frame.snapshot.of(templates[frame.image]))
@@ -320,19 +332,18 @@ def _write_extxyz(path: Path, mode: Mode, originals: Sequence[Atoms], frames: li
             raise
 
 
-def _write_traj(path: Path, mode: Mode, originals: Sequence[Atoms], frames: list[Frame]) -> None:
+def _write_traj(path: Path, mode: Mode, copies: list[Atoms], frames: list[Frame]) -> None:
     """The file counts complete frames, and readers ignore all others."""
     # Move one structure from frame to frame. Its calculator holds no properties, since ASE would
     # compare the structure with the calculator's; pass the properties separately.
-    images = [prepared("traj", original)[0] for original in originals]
-    for image in images:
+    for image in copies:
         image.calc = SinglePointCalculator(image)
     writer = TrajectoryWriter(path, mode)
     backend: Any = writer.backend
     # Closing the writer would write once more, and fail again on a full disk.
     with closing(backend.fd):
         for frame in frames:
-            image = images[frame.image]
+            image = copies[frame.image]
             image.set_cell(frame.snapshot.cell, apply_constraint=False)
             image.set_positions(frame.snapshot.positions, apply_constraint=False)
             image.info["step"] = frame.step

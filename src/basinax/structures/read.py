@@ -6,7 +6,7 @@ No part of a record depends on other structures.
 import abc
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -30,6 +30,14 @@ MOST_NUMBERS = 256
 
 SOURCE = "relax_source"
 """The key of a structure's origin in `info`."""
+
+OUTCOME = ("relax_status", "relax_steps", "relax_number", "relax_image")
+"""The keys of an outcome in `info`, in files that commands have written."""
+
+
+def without_outcome(info: Mapping[Any, Any]) -> dict[Any, Any]:
+    """A copy of `info` without the outcome of an earlier run."""
+    return {key: value for key, value in info.items() if key not in OUTCOME}
 
 
 class HoldsAtoms(abc.ABC):
