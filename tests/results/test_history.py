@@ -81,6 +81,13 @@ def test_a_stream_gives_histories_with_its_entries(few_shapes):
     assert entry.history is None
 
 
+def test_no_structures_have_no_history_and_no_plot(wells):
+    none = relax(argon()[:1], ARGON, fmax=[0.05], max_steps=[3], history=True)[:0]
+    assert none.history == []
+    with pytest.raises(ValueError, match="no structures to plot"):
+        none.plot()
+
+
 @pytest.mark.parametrize("history", [1, 0, -3, 2.5, "yes", None])
 def test_a_history_is_a_switch_or_a_number_of_points(history):
     with pytest.raises((TypeError, ValueError), match="history must be"):

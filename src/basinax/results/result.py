@@ -125,9 +125,9 @@ class AtomsRelaxation(Entries[Relaxed]):
 
     @functools.cached_property
     def history(self) -> list[History] | None:
-        """Energy, fmax and volume of the steps, one entry per structure; None unless kept."""
+        """Energy, fmax and volume of the steps, one entry per structure; None if not kept."""
         found = [entry.history for entry in self.entries if entry.history is not None]
-        return found if found and len(found) == len(self) else None
+        return found if len(found) == len(self) else None
 
     @property
     def converged(self) -> Bool[np.ndarray, "systems"]:
@@ -245,9 +245,11 @@ class AtomsRelaxation(Entries[Relaxed]):
             The figure.
 
         Raises:
-            ValueError: the run kept no history.
+            ValueError: the run kept no history, or the result has no structures.
             ImportError: matplotlib is not installed.
         """
+        if not len(self):
+            raise ValueError("the result has no structures to plot")
         if self.history is None:
             raise ValueError("plot needs the history of the run: relax(..., history=True)")
         sizes = {k: float(entry.n_atoms) for k, entry in enumerate(self.entries)}
