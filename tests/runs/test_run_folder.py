@@ -538,6 +538,8 @@ def test_a_time_limit_ends_a_run_in_order(whole):
     assert "ended" not in read_config("kept/run.toml")["record"]
     assert "The time is over: basinax resume kept goes on" in said
     assert briefs("kept") == []
+    said = relax("--run", "other", "--time-limit", "0s", code=4)
+    assert said.startswith("no structures have ended yet other: 0 of 9 structures")
     run("resume", "kept", "--time-limit", "1h")
     assert exported("kept") == whole
 
@@ -626,8 +628,9 @@ def test_a_folder_that_another_run_works_on_is_refused():
 
 
 def test_a_run_that_has_ended_does_not_begin_again_where_nothing_is_left():
-    relax("--run", "kept")
-    run("resume", "kept")
+    how = ("--log", "steps.log", "--trajectory", "frames", "--table", "t.csv")
+    assert "Written: t.csv, steps.log, frames kept: 9" in relax("--run", "kept", *how)
+    assert "Written: t.csv kept: 9 of 9" in run("resume", "kept")  # no step
     record = read_config("kept/run.toml")["record"]
     assert "ended" in record and not record["resumed"]
 

@@ -10,6 +10,7 @@ import typer
 from basinax.cli.console import check_printed, err, fail, out, print_line, reported
 from basinax.cli.contents import found_structures, have_stress, plans_of
 from basinax.cli.inputs import home_of, note_place
+from basinax.cli.named import GIVEN
 from basinax.cli.options import STDOUT
 from basinax.cli.outputs import Saver, check_places, print_saved
 from basinax.cli.values import Shard, shard_of
@@ -112,10 +113,13 @@ def resume(name: str, options: list[str], commands: Any) -> None:
         os.chdir(home_of(kept.path, settings))  # a potential may name files, too
     arguments = [record["command"], "--config", str(kept.record), "--run", kept.name]
     arguments += ["--shard", record["shard"], *options]
+    given = GIVEN.set(name)
     try:
         code = commands.main(arguments, prog_name="basinax", standalone_mode=False)
     except typer.BadParameter as error:  # of a record, it needs no text about usage
         fail(error.format_message())
+    finally:
+        GIVEN.reset(given)
     raise typer.Exit(code or 0)
 
 

@@ -2,6 +2,7 @@
 
 import os
 from contextlib import suppress
+from contextvars import ContextVar
 from pathlib import Path
 
 from basinax.cli.config import is_config
@@ -11,6 +12,9 @@ from basinax.config.tables import ENDINGS, SETTINGS
 
 STDIN = Path("-")
 """The name of standard input."""
+
+GIVEN: ContextVar[str | None] = ContextVar("given", default=None)
+"""The folder by the name that `resume` was given, which goes to another working folder."""
 
 SHOWN = 10
 """The largest number of unreadable files in a message."""

@@ -39,7 +39,7 @@ from basinax.cli.inputs import (
     is_terminal,
     note_place,
 )
-from basinax.cli.named import STDIN
+from basinax.cli.named import GIVEN, STDIN
 from basinax.cli.options import (
     STDOUT,
     Outputs,
@@ -90,6 +90,7 @@ def run(
     _check(given, outputs, keeping)
     with reported():
         kept = RunFolder(keeping.run or outputs.folder)
+        kept.name = GIVEN.get() or kept.name
     wanted = outputs if keeping.run else outputs.with_default()
     with session(manner, given.dtype) as watch, contextlib.ExitStack() as stack:
         begun = _begun(kept, job.command, given, wanted, keeping, watch, stack)
@@ -101,10 +102,10 @@ def run(
         plans = works.plans(this.writing)
         done = this.keep(begun, stack)
         watch.hint = hint_to_resume(kept)
-        this.relax(setup, begun, done, keeping, deadline)
+        has_steps = this.relax(setup, begun, done, keeping, deadline)
         watch.begin("writing")
         ended = this.finish(begun.settings | settings_of((outputs, manner)), plans)
-    this.print(ended, manner, n_before=len(done))
+    this.print(ended, manner, n_before=len(done), has_steps=has_steps)
     this.leave(ended)
 
 
@@ -157,8 +158,8 @@ class _Run(NamedTuple):
         done: list[Brief],
         keeping: StoreOptions,
         deadline: float,
-    ) -> None:
-        """Relax what remains, and store each as it ends."""
+    ) -> bool:
+        """Relax what remains, and store each as it ends; return whether anything did remain."""
         works, job, watch = self.works, self.job, self.watch
 
         def is_over() -> bool:
@@ -189,6 +190,7 @@ class _Run(NamedTuple):
         with self.writing.saver.watching(works.sources), contextlib.closing(recorder), reported():
             storing = Storing(self.kept, tally, done, is_over)
             work_off(storing, relaxed, None if keeping.ray else prepare)
+        return recorder.has_work
 
     def finish(self, settings: Table, plans: list[Plan]) -> _Ended:
         """Note the end in the record, and write the outputs of a run that is whole.
@@ -243,17 +245,18 @@ class _Run(NamedTuple):
             writing.saver.save(outputs.report, functools.partial(self.kept.write_report, **how))
         return columns
 
-    def print(self, ended: _Ended, manner: OutputStyle, n_before: int) -> None:
+    def print(self, ended: _Ended, manner: OutputStyle, n_before: int, *, has_steps: bool) -> None:
         """Print the summary, as JSON with --json; with --quiet, why structures have no result.
 
         Args:
             n_before: how many structures had ended before.
+            has_steps: whether this session may have written a log and trajectories.
         """
         works, writing, outputs, noun = self.works, self.writing, self.outputs, self.job.noun
         briefs, stream = ended.briefs, writing.stream
         if ended.columns is not None:
             writing.print_table(ended.columns)
-        more = [outputs.log, outputs.trajectory]
+        more = [outputs.log, outputs.trajectory] if has_steps else []
         more = [path for path in more if path not in (None, STDOUT) and path.exists()]
         if outputs.json:
             writing.print_json(summary_of(briefs, works.skipped, works.n_structures), more)

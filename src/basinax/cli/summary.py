@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table as Grid
 
-from basinax.cli.console import TerminalStream
+from basinax.cli.console import TerminalStream, print_line
 from basinax.cli.outputs import print_first
 from basinax.cli.works import RELAXATION
 from basinax.minimize.status import Status
@@ -14,6 +14,9 @@ from basinax.runs.results import Brief, counts_of
 
 
 def print_summary(stream: TerminalStream, briefs: list[Brief], noun: str) -> None:
+    if not briefs:
+        print_line(stream, f"no {noun} have ended yet")
+        return
     table = Grid("status", box=None, pad_edge=False)
     for title in (noun, "steps, median", "steps, most", "largest fmax (eV/Å)"):
         table.add_column(title, justify="right")

@@ -201,6 +201,8 @@ class Recorders:
 
     def __init__(self, outputs: Outputs, works: AbstractWorks, *, is_begun: bool):
         self._works, self._trajectories = works, trajectories_of(outputs)
+        self.has_work = False
+        """Whether a structure was to be relaxed."""
         self._all: list[Any] = []
         if self._trajectories is not None:
             self._all.append(works.recorder(self._trajectories, works.n_items or 1))
@@ -210,6 +212,7 @@ class Recorders:
     def expecting(self, works: Iterable[Work]) -> Iterator[Work]:
         """These structures, each made known before it is relaxed; warns of losses."""
         for work in works:
+            self.has_work = True
             if self._trajectories is not None:
                 images = self._works.images(work)
                 lost = losses(self._trajectories.format, images, [False] * len(images))
