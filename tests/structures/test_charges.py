@@ -100,11 +100,12 @@ def test_what_is_not_used_is_named(name):
             warn_of_unused([ion(), atoms], potential)
 
 
-def test_files_name_masses_and_moments_too():
+def test_files_name_masses_too_and_no_moments_of_a_crystal():
     iron = bulk("Fe")
     iron.set_masses([57.0])
-    assert list(unused_of(iron, uses_of(ARGON))) == ["magnetic moments", "masses of isotopes"]
+    assert list(unused_of(iron, uses_of(ARGON))) == ["masses of isotopes"]
     assert list(unused_of(iron, uses_of(ASELennardJones()))) == []
+    assert list(unused_of(molecule("O2"), uses_of(ARGON))) == ["magnetic moments"]
 
 
 def test_ions_have_the_same_bits_alone_and_in_a_batch():

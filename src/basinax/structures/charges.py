@@ -89,9 +89,14 @@ def uses_of(potential: Any) -> frozenset[str]:
 
 
 def unused_of(atoms: Atoms, uses: frozenset[str]) -> Iterator[str]:
-    """What a structure carries besides what is used, in words."""
+    """What a structure carries besides what is used, in words.
+
+    Initial moments of a crystal are a guess for calculators, and are left out.
+    """
     of_system = {"charge": 0, "spin": 1}
-    of_atoms = {"charges": ("initial_charges", "charge"), "magmoms": ("initial_magmoms", "spin")}
+    of_atoms = {"charges": ("initial_charges", "charge")}
+    if not atoms.pbc.any():
+        of_atoms["magmoms"] = "initial_magmoms", "spin"
     words = {"charges": "charges", "magmoms": "magnetic moments"}
     for name, (array, total) in of_atoms.items():
         if array in atoms.arrays and atoms.arrays[array].any() and not uses & {name, total}:
@@ -112,13 +117,12 @@ def unused_of(atoms: Atoms, uses: frozenset[str]) -> Iterator[str]:
 def unused_by_words(
     atoms: Sequence[Atoms],
     name_of: Callable[[int], str],
-    uses: Sequence[frozenset[str]] | frozenset[str],
+    uses: frozenset[str],
 ) -> str:
     """What of several structures is not used, with the names of structures; empty if nothing."""
-    each = [uses] * len(atoms) if isinstance(uses, frozenset) else uses
     having: dict[str, list[str]] = {}
-    for k, (a, of_one) in enumerate(zip(atoms, each, strict=True)):
-        for word in unused_of(a, of_one):
+    for k, a in enumerate(atoms):
+        for word in unused_of(a, uses):
             having.setdefault(word, []).append(name_of(k))
     return "; ".join(f"{word} (of {some_of(of)})" for word, of in having.items())
 
@@ -131,7 +135,7 @@ def some_of(names: list[str]) -> str:
 def warn_of_unused(atoms: Sequence[Atoms], potential: Any, noun: str = "system") -> bool:
     """Warn once of charges and spins that the potential does not use; return whether any are.
 
-    Masses move no minimum, and initial moments of a crystal are a guess for calculators.
+    Masses, which move no minimum, are left out.
 
     Args:
         noun: what a structure is called.
@@ -141,9 +145,7 @@ def warn_of_unused(atoms: Sequence[Atoms], potential: Any, noun: str = "system")
     ):
         return False
     uses = uses_of(potential) | {"masses"}
-    of_crystal = uses | {"magmoms"}
-    each = [of_crystal if a.pbc.any() else uses for a in atoms]
-    if unused := unused_by_words(atoms, lambda k: name_of(atoms[k], k, noun), each):
+    if unused := unused_by_words(atoms, lambda k: name_of(atoms[k], k, noun), uses):
         kind = type(potential).__name__
         warn(f"{kind} does not use {unused}", Unused)
     return bool(unused)
