@@ -120,6 +120,13 @@ def test_an_entry_is_one_line(result):
     assert repr(failed) == f"Relaxed(1: Ar4, max_steps, 1 step, {numbers}: no SCF)"
 
 
+def test_the_largest_force_of_a_summary_is_the_largest_finite_one(result):
+    lost = dataclasses.replace(result[1], fmax=np.inf)
+    text = repr(AtomsRelaxation([result[0], lost]))
+    assert f"; largest fmax {result.fmax[0]:.3g} eV/Å" in text
+    assert "; largest fmax nan eV/Å" in repr(AtomsRelaxation([lost]))
+
+
 def test_a_failure_has_its_message_in_the_row_of_a_summary(result):
     failed = AtomsRelaxation([result[0], dataclasses.replace(result[1], message="no SCF")])
     assert repr(failed).splitlines()[-1].endswith("no SCF") and "message" not in repr(result)

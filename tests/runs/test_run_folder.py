@@ -776,6 +776,7 @@ def test_structures_that_cannot_be_used_are_recorded_and_the_others_go_on():
     assert "a.extxyz@1: there is no element Qx" in said
     assert "b.traj@1" in said and "cell vectors" in said
     assert "c.xyz: the file ends after 1 of the 2 atoms" in said
+    assert re.search(r"evaluation_failed 3 \S+ 0 nan", said)  # no force is finite
     found = {brief.number: brief.status for brief in briefs("kept")}
     failed = {number for number, status in found.items() if status != Status.CONVERGED}
     assert failed == {1, 5, 7}

@@ -10,6 +10,7 @@ from basinax.cli.console import TerminalStream, print_line
 from basinax.cli.outputs import print_first
 from basinax.cli.works import RELAXATION
 from basinax.minimize.status import Status
+from basinax.numerics.settings import largest_of
 from basinax.runs.results import Brief, counts_of
 
 
@@ -23,7 +24,7 @@ def print_summary(stream: TerminalStream, briefs: list[Brief], noun: str) -> Non
     for status in Status:
         if of := [brief for brief in briefs if brief.status == status]:
             steps = [brief.pairs["steps"] for brief in of]
-            fmax = max(brief.pairs.get("largest_force", math.nan) for brief in of)
+            fmax = largest_of(brief.pairs.get("largest_force", math.nan) for brief in of)
             median = f"{np.median(steps):g}"
             table.add_row(str(status), str(len(of)), median, str(max(steps)), f"{fmax:.3g}")
     stream.print(table)

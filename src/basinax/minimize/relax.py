@@ -30,6 +30,7 @@ from basinax.numerics.settings import (
     count_of,
     counts,
     knows_options_of_ase,
+    largest_of,
     require_function,
     require_switch,
 )
@@ -77,7 +78,7 @@ class Relaxation(eqx.Module):
         return (
             f"Relaxation({count_of(len(codes), 'system')}{counts and f': {counts}'}; steps"
             f" {steps.sum()}, {steps.max(initial=0)} at most; evaluations"
-            f" {np.asarray(self.evaluations).sum()}; largest fmax {fmax.max(initial=0.0):.3g})"
+            f" {np.asarray(self.evaluations).sum()}; largest fmax {largest_of(fmax.tolist()):.3g})"
         )
 
 

@@ -11,7 +11,7 @@ import math
 import os
 import reprlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar, cast, get_args, get_origin
 
@@ -337,6 +337,11 @@ def shown(value: Any) -> str:
 def one_line(error: BaseException) -> str:
     """The text of an error on one line, or the name of its class."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def largest_of(values: Iterable[float]) -> float:
+    """The largest finite number; NaN if there is none."""
+    return max(filter(math.isfinite, values), default=math.nan)
 
 
 def count_of(n: int, noun: str) -> str:

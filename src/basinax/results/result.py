@@ -12,7 +12,7 @@ from ase import Atoms
 from jaxtyping import Bool, Float, Int32
 
 from basinax.minimize.status import Status
-from basinax.numerics.settings import count_of, shown
+from basinax.numerics.settings import count_of, largest_of, shown
 from basinax.results.compare import Compared, Comparison
 from basinax.results.figure import drawn
 from basinax.results.history import History
@@ -279,7 +279,7 @@ class AtomsRelaxation(Entries[Relaxed]):
         return (
             f"{n}: {counts}{took}; steps {np.median(self.steps):g} (median),"
             f" {self.steps.max()} (most); evaluations {np.median(self.evaluations):g},"
-            f" {self.evaluations.max()}; largest fmax {self.fmax.max():.3g} eV/Å"
+            f" {self.evaluations.max()}; largest fmax {largest_of(self.fmax.tolist()):.3g} eV/Å"
         )
 
     def _first_rows(self) -> Columns:
