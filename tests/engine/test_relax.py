@@ -477,7 +477,11 @@ def test_settings_of_another_length_are_refused(options, name):
 WRONG = {
     "text for fmax": ({"fmax": "0.05"}, ValueError, "fmax must be a number"),
     "NaN for fmax": ({"fmax": [0.1, np.nan]}, ValueError, "fmax must be a number"),
-    "no number of steps": ({"max_steps": None}, ValueError, "max_steps must be an integer"),
+    "no number of steps": (
+        {"max_steps": None},
+        ValueError,
+        "integer of 0 or more, or one for each",
+    ),
     "half a step": ({"max_steps": 2.5}, ValueError, "max_steps must be an integer .* 2.5"),
     "steps below zero": ({"max_steps": -3}, ValueError, "max_steps must be an integer .* -3"),
     "a skin below zero": ({"skin": -1.0}, ValueError, "skin must be 0 Å or more, got -1.0"),

@@ -534,6 +534,9 @@ def test_images_keep_their_arrays_and_paths_are_numbered():
             assert image.arrays[name].dtype == given.arrays[name].dtype
             assert (image.arrays[name] == given.arrays[name]).all()
     assert found.to_dict()["source"] == ["0", "1"]
+    lines = repr(found).splitlines()
+    assert lines[0] == "2 paths: 2 max_steps" and lines[2].startswith("source  formula  images")
+    assert "barrier_eV" in lines[2] and len(lines) == 5
 
 
 def test_charges_that_the_potential_does_not_use_are_told_of_a_path():
@@ -545,6 +548,7 @@ def test_charges_that_the_potential_does_not_use_are_told_of_a_path():
 
 def test_no_paths_have_no_results():
     assert len(neb([], EMT())) == 0
+    assert repr(neb([], EMT())) == "0 paths"
 
 
 # --- what is refused

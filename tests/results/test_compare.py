@@ -43,7 +43,7 @@ def test_a_source_that_stands_twice_is_refused():
     twice = result(a=0.0) + result(a=0.0)
     for pair in [(twice, result(a=0.0)), (result(a=0.0), twice)]:
         with pytest.raises(
-            ValueError, match=r"source 'a' stands twice in the (first|other) result"
+            ValueError, match=r"source 'a' stands twice in the (first|other) result: remove info"
         ):
             pair[0].compare(pair[1])
 

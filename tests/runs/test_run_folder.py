@@ -370,7 +370,7 @@ def test_a_report_has_the_limit_the_runs_and_columns_of_info():
 
 def test_two_runs_are_compared():
     relax("--run", "first", "--optimizer", "fire")
-    relax("--run", "other", "--optimizer", "lbfgs", "--fmax", 0.01)
+    relax("--run", "other", "--optimizer", "lbfgs", "--fmax", 0.01, "--log", "steps.log")
     said = run("compare", "first", "other", "--table", "table.json")
     for text in (
         "first: first other: other",
@@ -381,6 +381,7 @@ def test_two_runs_are_compared():
         "Written: table.json",
     ):
         assert text in said
+    assert "log: " not in said  # which changes no result
     rows = json.loads(Path("table.json").read_text())
     ours, theirs = (dict(RunFolder(x).results.entries()) for x in ("first", "other"))
     assert [row["evaluations"] for row in rows] == [ours[k].evaluations for k in range(N)]

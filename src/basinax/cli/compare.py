@@ -1,5 +1,6 @@
 """Commands that set the folders of runs beside each other: `basinax compare` and `plot`."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 
 from basinax.cli.console import check_printed, fail, out, print_line, reported
 from basinax.cli.contents import read_of
-from basinax.cli.options import STDOUT
+from basinax.cli.options import STDOUT, PathOutputs
 from basinax.cli.outputs import Saver, check_places, print_saved
 from basinax.config.tables import RECORD, Table
 from basinax.results.figure import drawn
@@ -46,8 +47,9 @@ def compare(first: str, other: str, table: Path | None, *, may_replace: bool) ->
 
 
 def _changed(ours: Table, theirs: Table) -> list[str]:
-    """The settings in which two runs differ, one a line."""
-    names = [name for name in (ours | theirs) if name != RECORD]
+    """The settings in which two runs differ, one a line, without those of outputs."""
+    left_out = {RECORD, *(field.name for field in dataclasses.fields(PathOutputs))}
+    names = [name for name in (ours | theirs) if name not in left_out]
     return [
         f"{name}: {_shown(ours.get(name))} in the first, {_shown(theirs.get(name))} in the other"
         for name in names

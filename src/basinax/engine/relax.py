@@ -386,8 +386,10 @@ def _counts(value: Any) -> np.ndarray:
     try:
         return counts(value, "max_steps")
     except (TypeError, ValueError):
-        text = f"max_steps must be an integer of 0 or more, or some, got {shown(value)}"
-        raise ValueError(text) from None
+        raise ValueError(
+            f"max_steps must be an integer of 0 or more, or one for each structure, got"
+            f" {shown(value)}"
+        ) from None
 
 
 def one_a_structure(value: Any, name: str, n_atoms: int) -> np.ndarray:

@@ -250,10 +250,11 @@ def _moving(atoms: Atoms, chosen: Sequence[int] | None, number: int) -> np.ndarr
         return np.setdiff1d(every, np.concatenate([[], *held]).astype(int))
     moving = np.asarray(chosen)
     if moving.ndim != 1 or (moving.size and moving.dtype.kind not in "iu"):
-        raise TypeError(f"{name}: its indices must be a list of integers, got {shown(chosen)}")
+        kind = "integers, no mask" if moving.dtype.kind == "b" else "integers"
+        raise TypeError(f"{name}: its indices must be a list of {kind}, got {shown(chosen)}")
     if len(np.intersect1d(moving, np.arange(len(atoms)))) < len(moving):
         raise ValueError(
-            f"{name}: its indices must be distinct and below {len(atoms)}, got {shown(chosen)}"
+            f"{name}: its indices must be distinct, from 0 to {len(atoms) - 1}, got {shown(chosen)}"
         )
     return np.sort(moving).astype(int)  # the order of ASE's `VibrationsData`
 

@@ -187,7 +187,8 @@ class EnergyChange(AbstractCriterion):
 class MaxDisplacement(AbstractCriterion):
     """The longest row of the last step, from one judged point to the next, is below the tolerance.
 
-    Not met before the first step.
+    Not met before the first step. Small steps under large forces meet the criterion too: combine it
+    with a criterion of forces.
     """
 
     tolerance: Tolerance = eqx.field(converter=as_leaf)

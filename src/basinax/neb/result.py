@@ -16,9 +16,16 @@ from basinax.neb.paths import IMAGES, images_of
 from basinax.numerics.settings import count_of, shown
 from basinax.results.compare import AbstractCompared, Comparison, distance_of
 from basinax.results.history import History
-from basinax.results.record import Entries, Relaxed
+from basinax.results.record import SHOWN, Entries, Relaxed
 from basinax.results.snapshot import Template
-from basinax.results.table import columns_of, derived, write_rows
+from basinax.results.table import (
+    brief_of,
+    columns_of,
+    derived,
+    more_than,
+    text_of,
+    write_rows,
+)
 from basinax.structures.read import without_outcome
 
 if TYPE_CHECKING:  # importing it takes time that only this result should pay
@@ -61,12 +68,12 @@ class MinimumEnergyPath:
         images = images_of(self.entry.template)
         return [image._replace(info=without_outcome(image.info)) for image in images]
 
-    @derived("source")
+    @derived("source", is_brief=True)
     def source(self) -> str:
         """The origin of the path: its number, or its file."""
         return self.entry.source
 
-    @derived("formula")
+    @derived("formula", is_brief=True)
     def formula(self) -> str:
         """The chemical formula of an image, in Hill's order."""
         return Symbols(self._templates[0].arrays["numbers"]).get_chemical_formula()
@@ -76,16 +83,16 @@ class MinimumEnergyPath:
         """The number of atoms of an image."""
         return self.entry.n_atoms // self.n_images
 
-    @derived("images")
+    @derived("images", is_brief=True)
     def n_images(self) -> int:
         """The number of images, end points included."""
         return len(self._templates)
 
-    @derived("status")
+    @derived("status", is_brief=True)
     def status(self) -> Status:
         return self.entry.status
 
-    @derived("steps")
+    @derived("steps", is_brief=True)
     def steps(self) -> int:
         """The number of steps of the whole path."""
         return self.entry.steps
@@ -95,12 +102,12 @@ class MinimumEnergyPath:
         """The number of evaluations of single images, end points included."""
         return self.entry.evaluations
 
-    @derived("barrier_eV", "eV")
+    @derived("barrier_eV", "eV", is_brief=True)
     def barrier(self) -> float:
         """The energy of the highest image minus that of the first, in eV."""
         return float(self.energies.max() - self.energies[0])
 
-    @derived("reverse_barrier_eV", "eV")
+    @derived("reverse_barrier_eV", "eV", is_brief=True)
     def reverse_barrier(self) -> float:
         """The energy of the highest image minus that of the last, in eV."""
         return float(self.energies.max() - self.energies[-1])
@@ -115,7 +122,7 @@ class MinimumEnergyPath:
         """The image of the highest energy; None if the path could not be evaluated."""
         return None if np.isnan(self.energies).any() else int(np.argmax(self.energies))
 
-    @derived("fmax_eV_per_A", "eV/Å")
+    @derived("fmax_eV_per_A", "eV/Å", is_brief=True)
     def fmax(self) -> float:
         """The largest force of the band on one atom of its images, in eV/Å."""
         return self.entry.fmax
@@ -130,7 +137,7 @@ class MinimumEnergyPath:
         """The time from the call to the end of the path; NaN if it did not end."""
         return self.entry.seconds
 
-    @derived("message")
+    @derived("message", is_brief=True)
     def message(self) -> str:
         """The reason if an image could not be evaluated, with its number; empty otherwise."""
         return self.entry.message
@@ -260,7 +267,12 @@ class PathsResult(Entries[MinimumEnergyPath]):
     """The result of `neb`: a sequence of paths, in the order of the input."""
 
     def __repr__(self) -> str:
-        return f"PathsResult({count_of(len(self), 'path')}, {int(self.converged.sum())} converged)"
+        """The number of paths by status, and the first lines of the table."""
+        n = {status: int((self.status == status).sum()) for status in Status}
+        counts = ", ".join(f"{count} {status}" for status, count in n.items() if count)
+        table = text_of(brief_of(self.entries[:SHOWN], MinimumEnergyPath))
+        lines = [f"{count_of(len(self), 'path')}{counts and f': {counts}'}", "", table]
+        return "\n".join([*lines, *more_than(SHOWN, len(self))]).rstrip()
 
     @property
     def status(self) -> np.ndarray:

@@ -231,7 +231,10 @@ def _by_source(entries: Sequence[Any], name: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for entry in entries:
         if entry.source in found:
-            raise ValueError(f"source {entry.source!r} stands twice in the {name} result")
+            raise ValueError(
+                f"source {entry.source!r} stands twice in the {name} result: remove"
+                " info['relax_source'] of structures that are new"
+            )
         found[entry.source] = entry
     return found
 

@@ -261,7 +261,7 @@ def _check_place(a: Atoms, number: int, *, is_solid: bool) -> None:
     """Raise ValueError if the structure has no atoms, or no valid positions or cell."""
     cell = a.cell.array
     if len(a) == 0:
-        raise ValueError(f"{name_of(a, number)} has no atoms: remove it from the list")
+        raise ValueError(f"{name_of(a, number)} has no atoms: remove it")
     if not np.isfinite(a.positions).all():
         at = int(np.argmin(np.isfinite(a.positions).all(1)))
         raise ValueError(

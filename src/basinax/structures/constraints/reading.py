@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from ase import Atoms
+from ase.constraints import FixScaled
 from jaxtyping import Bool, Float
 
 from basinax.structures.constraints.hosted import (
@@ -19,6 +20,11 @@ from basinax.structures.constraints.hosted import (
 from basinax.structures.constraints.kinds import KIND_OF, PARTS
 from basinax.structures.constraints.of_atoms import AbstractAtomsKind, OfAtoms
 from basinax.structures.constraints.protocol import AbstractPart, Stages
+
+OF_SCALED = (
+    "FixScaled may fix coordinates x, y or z alone, or all: elsewhere ASE leaves other directions"
+    " of forces than of steps, and FixedLine or FixedPlane can hold what it is to hold. "
+)
 
 
 def read_stages(atoms: Atoms) -> Stages:
@@ -83,12 +89,11 @@ def check_constraints(atoms: Atoms, name: Callable[[], str], *, is_hosted: bool)
         )
     if others:
         known = ", ".join(kind.__name__ for kind in [*KIND_OF, *(HOSTED if is_hosted else ())])
+        scaled = any(isinstance(c, FixScaled) for c in others)
         raise NotImplementedError(
             f"{name()} has constraints ({names_of(others)}), which are not supported and"
-            f" never ignored; supported are {known}. FixScaled may fix coordinates x, y or z alone,"
-            " or all: elsewhere ASE leaves other directions of forces than of steps, and FixedLine"
-            " or FixedPlane can hold what it is to hold. Remove them with `del atoms.constraints`,"
-            " or relax this system elsewhere"
+            f" never ignored; supported are {known}. {OF_SCALED if scaled else ''}Remove them with"
+            " `del atoms.constraints`, or relax this system elsewhere"
         )
     for constraint in atoms.constraints:
         if type(constraint) in HOSTED:
