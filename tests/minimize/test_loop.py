@@ -193,6 +193,35 @@ def test_without_a_prefix_there_is_one_system():
     assert result.converged.all()
 
 
+def test_one_system_may_have_a_scalar_energy(count_compilations):
+    """With extras, and with derivatives by a number that the function closes over."""
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+    def energy(x, center=1.0):
+        return 0.5 * jnp.sum((x - center) ** 2)
+
+    scalar = jax.value_and_grad(energy)
+
+    def of_one(x):
+        return energy(x)[None], jax.grad(energy)(x)
+
+    def with_extras(x):
+        return *scalar(x), {"doubled": 2 * x[:1, 0]}
+
+    found, expected = relax(scalar, x, FIRE()), relax(of_one, x, FIRE())
+    assert found.energies.shape == (1,)
+    assert all(map(same_bits, jax.tree.leaves(found), jax.tree.leaves(expected)))
+    with count_compilations() as compilations:
+        relax(scalar, x, FIRE())
+    assert compilations.count == 0
+    assert relax(with_extras, x, FIRE(), has_extras=True).extras["doubled"].shape == (1,)
+
+    def lowest(center):
+        return relax(jax.value_and_grad(lambda x: energy(x, center)), x, FIRE()).params.sum()
+
+    assert jax.grad(lowest)(jnp.float32(2.0)) == pytest.approx(6.0, rel=1e-5)
+
+
 def test_the_status_is_an_integer_that_has_a_name():
     result = relaxed(batch_of(), fmax=1e-3)
     assert result.status.dtype == np.dtype("int32")

@@ -112,8 +112,9 @@ def relax(
 
     Args:
         value_and_gradient: a function of all params that returns energies of shape `[n_systems]`
-            and a gradient like `params`. Compiled once per function object, so define it outside
-            loops.
+            and a gradient like `params`. Of one system without `index_prefix` the energy may be a
+            scalar, as from `jax.value_and_grad`. Compiled once per function object, so define it
+            outside loops.
         params: the start; the leading axis of each leaf goes over rows.
         optimizer: turns the gradient into steps, such as `FIRE()` or a `chain`, or its
             text, as on the command line: "fire:maxstep=0.1".
@@ -152,6 +153,9 @@ def relax(
     search = params, optimizer, criterion_of(fmax, convergence), max_steps
     params, optimizer, criterion, max_steps = _held(search)
     said, traced = shapes_of(value_and_gradient, params)
+    if index_prefix is None and _is_of_a_number(said):
+        value_and_gradient = jax.tree_util.Partial(_with_one_energy, value_and_gradient)
+        said, traced = shapes_of(value_and_gradient, params)
     extras = _check_evaluation(said, params, index_prefix, has_extras)
     model, numbers = value_and_gradient, []
     if traced:
@@ -190,6 +194,17 @@ def _held(tree: T) -> T:
     """The tree, with traced numbers that have no derivatives."""
     hold = jax.lax.stop_gradient
     return jax.tree.map(lambda x: hold(x) if isinstance(x, Tracer) else x, tree)
+
+
+def _is_of_a_number(said: Any) -> bool:
+    """Whether a model returns a scalar energy. Args: said: the shapes that it returns."""
+    return isinstance(said, tuple | list) and getattr(next(iter(said), None), "shape", None) == ()
+
+
+def _with_one_energy(model: Model, params: Tree) -> tuple[Any, ...]:
+    """What a model of one system returns, its scalar energy as one entry."""
+    energy, *others = model(params)
+    return jnp.reshape(energy, 1), *others
 
 
 def _with_numbers(
