@@ -7,6 +7,7 @@ import signal
 import threading
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from ase import Atoms
@@ -22,12 +23,16 @@ from basinax import (
     BFGS,
     FIRE,
     LBFGS,
+    AbstractState,
+    AbstractTransform,
     GradientDescent,
     LevenbergMarquardt,
     MaxForce,
     MaxStepSize,
     Status,
     chain,
+    segment,
+    systems_field,
 )
 from basinax.atoms import (
     EMT,
@@ -137,7 +142,7 @@ def test_a_place_that_is_taken_again_remembers_nothing(monkeypatch):
 
 @few_lengths
 def test_structures_of_other_sizes_begin_in_a_batch_that_is_half_empty(monkeypatch):
-    """They go through one batch, with rows for two to ten of them."""
+    """Of 96 rows, for two to ten of them."""
     atoms, potential = [], LennardJones(**ARGON)
     for k in range(10):
         atoms.append(bulk("Ar", "fcc", 5.2, cubic=True).repeat((2, 2, 1 + k % 5))[: 5 + 7 * k])
@@ -146,18 +151,55 @@ def test_structures_of_other_sizes_begin_in_a_batch_that_is_half_empty(monkeypat
     # Small ones, which begin behind large ones, run on when these have ended.
     settings = {"fmax": 0.0, "max_steps": [9, 400, 400, 400, 9, 9, 9, 9, 9, 9]}
     together = relax(atoms, potential, FIRE(), **settings, history=True)
-    batches, moved = [], []
+    moved = []
     monkeypatch.setattr("basinax.structures.machine.CPU.max_rows", 96)
     monkeypatch.setattr("basinax.structures.machine.CPU.alike", np.inf)
     monkeypatch.setattr("basinax.engine.groups.n_cores_used", lambda: 1)
-    take_in, move = Slots._take_in, Slots._moved
-    monkeypatch.setattr(Slots, "_take_in", lambda *args: batches.append(args) or take_in(*args))
+    move = Slots._moved
     monkeypatch.setattr(Slots, "_moved", lambda *args: moved.append(args) or move(*args))
     streamed = relax(atoms, potential, FIRE(), **settings, history=True)
     assert [i for i in range(10) if not same(together, i, streamed, i)] == []
-    assert len(batches) == 1 + len(moved) > 3
+    assert len(moved) >= 3
     for one, other in zip(together.history, streamed.history, strict=True):
         assert np.array_equal(one.energies, other.energies)
+
+
+class CountState(AbstractState):
+    index_prefix: object
+    count: object = systems_field()
+
+
+class Lost(AbstractTransform):
+    """Descends, and steps to NaN after so many steps."""
+
+    after: object
+
+    def init(self, parameters, index_prefix=None):
+        count = jnp.zeros_like(segment.blank(parameters, index_prefix), jnp.int32)
+        return CountState(index_prefix, count)
+
+    def update(self, updates, state, params=None, **extra):
+        factor = jnp.where(state.count >= self.after, jnp.nan, -0.1)
+        steps = segment.scale(updates, factor.astype(updates.dtype), state.index_prefix)
+        return steps, CountState(state.index_prefix, state.count + 1)
+
+
+@few_lengths
+def test_a_structure_that_is_lost_ends_in_the_same_turn_wherever_it_stands(monkeypatch):
+    """No list can be made for it, so it must not move; some are lost in a look's last turn."""
+    atoms = [bulk("Ar", "fcc", 5.2 + 0.02 * k).repeat((2, 1, 1 + 4 * (k % 4))) for k in range(24)]
+    for k, a in enumerate(atoms):
+        a.rattle(0.1, seed=k)
+    settings = {"fmax": 0.0, "max_steps": 14}
+    optimizer = Lost(1 + np.arange(24, dtype=np.int32) // 2)
+    together = relax(atoms, LennardJones(**ARGON), optimizer, **settings)
+    assert (together.evaluations == 3 + np.arange(24) // 2).all()
+    for name, value in {"max_rows": 96, "alike": np.inf, "worth_moving": 1.0, "turns": 2}.items():
+        monkeypatch.setattr(f"basinax.structures.machine.CPU.{name}", value)
+    monkeypatch.setattr("basinax.engine.groups.n_cores_used", lambda: 1)
+    streamed = relax(atoms, LennardJones(**ARGON), optimizer, **settings)
+    assert [i for i in range(24) if not same(together, i, streamed, i)] == []
+    assert np.array_equal(together.evaluations, streamed.evaluations)
 
 
 @few_lengths

@@ -21,6 +21,7 @@ from basinax.neighbors.edges import EdgeList
 from basinax.neighbors.lists import Neighbors
 from basinax.neighbors.prune import CutoffAndSkin
 from basinax.neighbors.rooms import Rooms, largest
+from basinax.neighbors.search import tasks_of_systems
 from basinax.neighbors.table import NeighborTable
 from basinax.numerics.static import Static, partition
 from basinax.optimizers.protocol import Places
@@ -126,6 +127,13 @@ class DeviceBackend(AbstractBackend):
 
     def take_out(self, which: np.ndarray) -> None:
         self.slots.take_out(self.run, which)
+
+    def may_move(self) -> bool:
+        """Whether all can get a list where they stand. One that cannot, as its positions are NaN or
+        its cell has collapsed, ends in a later turn, with the list that it has."""
+        slots = self.slots
+        here, members = slots.here(self.run), np.flatnonzero(slots.occupied)
+        return bool(tasks_of_systems(here, members, self.potential.cutoff + self.skin).may_be.all())
 
     def restart(self, is_new: np.ndarray, places: Places | None) -> None:
         slots = self.slots

@@ -363,11 +363,15 @@ class Slots:
 
         cast(AnyRecorder, self.group.recorder).add(frames())
 
-    def refill(self) -> tuple[np.ndarray, Places | None]:
+    def refill(self, may_move: Callable[[], bool]) -> tuple[np.ndarray, Places | None]:
         """Fill free slots with waiting structures.
 
-        A structure takes the place of one with as many blocks of rows. If much would stay free, all
-        structures move together, and others begin behind them.
+        A structure takes the place of one with as many blocks of rows. If much would stay free, the
+        running structures move together, and others begin behind them. Where none runs, the batch
+        ends, and another one begins.
+
+        Args:
+            may_move: tells whether the running structures may move.
 
         Returns:
             The mask of slots that begin, and where the structures of the others stood before; None
@@ -379,11 +383,12 @@ class Slots:
             structure = group.queue.replace(int(blocks[k]))
             if structure is not None:
                 new[k] = structure
-        n_blocks = sum(s.n_blocks for s in [*self._running().values(), *new.values()])
-        most_rows = min(group.n_filled, self.batch.n_rows)
-        if BLOCK * n_blocks <= group.worth_moving * most_rows:
-            n_systems = self.batch.n_systems - int(self.occupied.sum()) - len(new)
-            further = group.queue.fill(most_rows - BLOCK * n_blocks, n_systems)
+        running, most_rows = self._running(), min(group.n_filled, self.batch.n_rows)
+        n_rows = BLOCK * sum(s.n_blocks for s in [*running.values(), *new.values()])
+        is_empty = n_rows <= group.worth_moving * most_rows
+        if running and is_empty and group.queue.n_rows and may_move():
+            n_systems = self.batch.n_systems - len(running) - len(new)
+            further = group.queue.fill(most_rows - n_rows, n_systems)
             if further:
                 return self._moved([*new.values(), *further])
         return self._filled(new), None

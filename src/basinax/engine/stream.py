@@ -49,6 +49,10 @@ class AbstractBackend(abc.ABC):
     def take_out(self, which: np.ndarray) -> None:
         """Take structures out of these slots, where they stand."""
 
+    def may_move(self) -> bool:
+        """Whether the running structures may move to other places."""
+        return True
+
     @abc.abstractmethod
     def restart(self, is_new: np.ndarray, places: Places | None) -> None:
         """Begin the structures that have filled these slots.
@@ -100,7 +104,7 @@ class Stream:
             if is_over or backend.is_worth_refilling(has_ended):
                 backend.take_out(has_ended)
                 if not is_over:
-                    is_new, places = slots.refill()
+                    is_new, places = slots.refill(backend.may_move)
                 if not slots.occupied.any():
                     yield slots.emit()
                     monitor.forget(slots)

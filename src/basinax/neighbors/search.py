@@ -17,7 +17,9 @@ from jaxtyping import Bool, Float, Int
 
 from basinax.neighbors.numbering import coded, distinct, reversed_pairs
 from basinax.numerics.settings import warn_once
+from basinax.structures.batch import Batch, row_starts
 from basinax.structures.read import cells_of, name_of
+from basinax.systems.plan import ranges
 
 RESOLUTION = float(np.finfo(np.float64).eps)
 """The relative spacing of the host's floats."""
@@ -169,6 +171,17 @@ def tasks_of(
         is_tried &= extents <= MOST_RADII * radii
     turns = np.where((may_be & is_tried)[:, None], turns, 0.0).astype(int)
     return Tasks(x, sizes, starts, may_be, boxes, radii, heights, turns, is_tried)
+
+
+def tasks_of_systems(
+    batch: Batch, members: Int[np.ndarray, "some"], radius: float, most_images: float = MOST_IMAGES
+) -> Tasks:
+    """The tasks for lists of these systems of a batch, which have atoms; see `tasks_of`."""
+    positions, sizes = np.asarray(batch.positions), np.asarray(batch.index.sizes, np.int64)
+    rows = ranges(row_starts(sizes)[members], sizes[members])
+    cells, pbc = np.asarray(batch.cells, np.float64)[members], np.asarray(batch.pbc)[members]
+    resolution = float(np.finfo(positions.dtype).eps)
+    return tasks_of(positions[rows], sizes[members], cells, pbc, radius, resolution, most_images)
 
 
 def _inverses(boxes: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from basinax.neighbors.edges import EdgeList, Frames
 from basinax.neighbors.lists import SPECIES_BIT, ChunkedLists, Columns, Lists, Neighbors
 from basinax.neighbors.numbering import distinct, rank
 from basinax.neighbors.rooms import SMALL, Room, room_of_images
-from basinax.neighbors.search import Pairs, images_at_most, no_list, pairs_of, tasks_of
+from basinax.neighbors.search import Pairs, images_at_most, no_list, pairs_of, tasks_of_systems
 from basinax.numerics.rounding import BLOCK
 from basinax.numerics.settings import REAL, one_number
 from basinax.structures.batch import Batch, padded_size, row_starts
@@ -158,16 +158,10 @@ class NeighborTable:
         """
         self._sizes = np.asarray(batch.index.sizes, np.int64)
         positions, cells = np.asarray(batch.positions), np.asarray(batch.cells, np.float64)
-        pbc, resolution = np.asarray(batch.pbc), float(np.finfo(positions.dtype).eps)
         members, failed = np.flatnonzero(which), np.zeros(len(self._sizes), bool)
         if len(members):
-            rows, radius = (
-                ranges(self._starts[members], self._sizes[members]),
-                self.cutoff + self.skin,
-            )
             most = images_at_most(self.cutoff, self.skin)
-            of_members = positions[rows], self._sizes[members], cells[members], pbc[members]
-            tasks = tasks_of(*of_members, radius, resolution, most)
+            tasks = tasks_of_systems(batch, members, self.cutoff + self.skin, most)
             failed[members[~tasks.may_be]] = True
             listed = members[tasks.may_be]
             rows = ranges(self._starts[listed], self._sizes[listed])
