@@ -109,6 +109,27 @@ def test_what_has_ended_is_kept_where_memory_runs_out_for_its_results(
     assert same(found, whole)
 
 
+@pytest.mark.parametrize("nth", [0, exhaustive(2)])
+def test_no_structure_is_lost_where_memory_runs_out_before_others_close_up(
+    nth, few_places, monkeypatch
+):
+    """Those that were to begin wait again."""
+    atoms, calls = argon(), itertools.count()
+    del atoms[1][3:], atoms[4][5:]  # of other sizes than their neighbours
+    atoms = [a.repeat((1, 1, 1 + k % 3)) for k, a in enumerate(atoms)]
+    whole = relax(atoms, ARGON, FIRE(), fmax=0.01)
+
+    def short(self):
+        if next(calls) == nth:
+            raise MemoryError
+        return True
+
+    monkeypatch.setattr(on_device.DeviceBackend, "may_close_up", short)
+    with pytest.warns(RuntimeWarning, match="memory has run out"):
+        found = relax(atoms, ARGON, FIRE(), fmax=0.01)
+    assert same(found, whole)
+
+
 def test_points_are_evaluated_in_smaller_batches_where_memory_runs_out(monkeypatch):
     monkeypatch.setattr("basinax.structures.machine.CPU.few_point_rows", 8)
     greedy, atoms = Greedy(epsilon=0.0104, sigma=3.40, cutoff=5.0), argon()

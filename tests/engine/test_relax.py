@@ -155,8 +155,8 @@ def test_structures_of_other_sizes_begin_in_a_batch_that_is_half_empty(monkeypat
     monkeypatch.setattr("basinax.structures.machine.CPU.max_rows", 96)
     monkeypatch.setattr("basinax.structures.machine.CPU.alike", np.inf)
     monkeypatch.setattr("basinax.engine.groups.n_cores_used", lambda: 1)
-    move = Slots._moved
-    monkeypatch.setattr(Slots, "_moved", lambda *args: moved.append(args) or move(*args))
+    move = Slots._closed_up
+    monkeypatch.setattr(Slots, "_closed_up", lambda *args: moved.append(args) or move(*args))
     streamed = relax(atoms, potential, FIRE(), **settings, history=True)
     assert [i for i in range(10) if not same(together, i, streamed, i)] == []
     assert len(moved) >= 3
@@ -194,7 +194,12 @@ def test_a_structure_that_is_lost_ends_in_the_same_turn_wherever_it_stands(monke
     optimizer = Lost(1 + np.arange(24, dtype=np.int32) // 2)
     together = relax(atoms, LennardJones(**ARGON), optimizer, **settings)
     assert (together.evaluations == 3 + np.arange(24) // 2).all()
-    for name, value in {"max_rows": 96, "alike": np.inf, "worth_moving": 1.0, "turns": 2}.items():
+    for name, value in {
+        "max_rows": 96,
+        "alike": np.inf,
+        "worth_closing_up": 1.0,
+        "turns": 2,
+    }.items():
         monkeypatch.setattr(f"basinax.structures.machine.CPU.{name}", value)
     monkeypatch.setattr("basinax.engine.groups.n_cores_used", lambda: 1)
     streamed = relax(atoms, LennardJones(**ARGON), optimizer, **settings)

@@ -248,7 +248,7 @@ def test_lists_made_on_the_device_change_no_bit(name, dtype, monkeypatch):
         assert same(together, k, run([atoms[k]]), 0)
     with monkeypatch.context() as few:
         few.setattr("basinax.structures.machine.CPU.max_rows", 48)
-        few.setattr("basinax.structures.machine.CPU.worth_moving", 1.0)
+        few.setattr("basinax.structures.machine.CPU.worth_closing_up", 1.0)
         few.setattr("basinax.engine.groups.n_cores_used", lambda: 1)
         streamed = run(atoms)
     monkeypatch.setattr("basinax.structures.machine.CPU.candidates", 0)

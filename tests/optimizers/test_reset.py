@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from basinax import BFGS, reset, segment, where_systems
-from basinax.optimizers.protocol import Places, moved_systems
+from basinax.optimizers.protocol import Places, placed_systems
 from basinax.systems.prefix import is_index
 from cases import (
     ALL_KINDS,
@@ -149,7 +149,7 @@ def test_a_system_that_moves_to_another_place_goes_on_as_it_was(case, problem, l
     params, state = steps(transform, batch, batch.params, state, 7)
     rows = jax.tree.map(rows_before, batch.prefix, other.prefix, is_leaf=is_index)
     fresh_state = moved.init(other.params, other.prefix)
-    state = moved_systems(Places(ORDER, rows), state, fresh_state)
+    state = placed_systems(Places(ORDER, rows), state, fresh_state)
     params = jax.tree.map(lambda x, at: x[at], params, jax.tree.broadcast(rows, params))
     got = steps(moved, other, params, state, 12)
     for system, number in enumerate(ORDER):

@@ -56,12 +56,12 @@ def one_shape(monkeypatch):
 
 @pytest.fixture
 def few_places(monkeypatch):
-    """Batches with room for four structures of some ten atoms, alike or not, which move together
+    """Batches with room for four structures of some ten atoms, alike or not, which close up
     where others fit behind them."""
     monkeypatch.setattr("basinax.structures.machine.CPU.max_rows", 48)
     monkeypatch.setattr("basinax.structures.machine.CPU.few_rows", BLOCK)
     monkeypatch.setattr("basinax.structures.machine.CPU.alike", np.inf)
-    monkeypatch.setattr("basinax.structures.machine.CPU.worth_moving", 1.0)
+    monkeypatch.setattr("basinax.structures.machine.CPU.worth_closing_up", 1.0)
     monkeypatch.setattr("basinax.engine.groups.n_cores_used", lambda: 1)
 
 

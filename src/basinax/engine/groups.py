@@ -162,7 +162,7 @@ class RunSettings:
                 kind=kind,
                 has_open=has_open and kind == "frechet",
                 # Several elements take more steps: begun first, fewer structures run at the end.
-                worth_moving=of.worth_moving,
+                worth_closing_up=of.worth_closing_up,
                 queue=Queue((own[k] for k in order), largest_first=self.n_at_once > 1),
                 monitor=monitor,
                 recorder=recorder,
@@ -228,9 +228,9 @@ def _check_suits(optimizer: AbstractTransform, structures: list[Structure]) -> N
 
 def _with_places(n_at_once: int, blocks: np.ndarray) -> Machine:
     """The constants for turns on a CPU, with places for twice as many structures, the largest ones
-    among them, as are evaluated at a time."""
+    among them, as are evaluated at a time. Without lists, closing up costs little."""
     n_rows = int(np.sort(blocks)[-2 * n_at_once :].sum()) * BLOCK
-    return dataclasses.replace(CPU, max_rows=max(CPU.max_rows, n_rows), worth_moving=1.0)
+    return dataclasses.replace(CPU, max_rows=max(CPU.max_rows, n_rows), worth_closing_up=1.0)
 
 
 def n_cores_used() -> int:

@@ -33,8 +33,8 @@ class HistoryBuffer:
         self._counts[which] = 0
         self._strides[which] = 1
 
-    def move(self, slots: np.ndarray) -> None:
-        """Bring the histories of these slots to the first slots, in this order."""
+    def take(self, slots: np.ndarray) -> None:
+        """Let each slot have the history that the slot of this number has."""
         self._counts, self._strides = self._counts[slots], self._strides[slots]
         self._kept = {name: values[slots] for name, values in self._kept.items()}
         self._last = {name: values[slots] for name, values in self._last.items()}

@@ -128,10 +128,12 @@ class DeviceBackend(AbstractBackend):
     def take_out(self, which: np.ndarray) -> None:
         self.slots.take_out(self.run, which)
 
-    def may_move(self) -> bool:
+    def may_close_up(self) -> bool:
         """Whether all can get a list where they stand. One that cannot, as its positions are NaN or
         its cell has collapsed, ends in a later turn, with the list that it has."""
         slots = self.slots
+        if not slots.occupied.any():
+            return True
         here, members = slots.here(self.run), np.flatnonzero(slots.occupied)
         return bool(tasks_of_systems(here, members, self.potential.cutoff + self.skin).may_be.all())
 
@@ -141,7 +143,7 @@ class DeviceBackend(AbstractBackend):
             self.how = self._how()
         self.run = restarted(*self.how, slots.batch, slots.moves, self.run, is_new, places)
         if places is not None:
-            self.table.move(slots.batch)
+            self.table.begin(slots.batch)
             self.status, self.skins = (
                 np.asarray(x)[places.systems] for x in (self.status, self.skins)
             )

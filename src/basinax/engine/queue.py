@@ -34,7 +34,7 @@ class Queue:
         return sum(blocks * BLOCK * len(some) for blocks, some in list(self._waiting.items()))
 
     def fill(self, n_rows: int, n_systems: int) -> list[Structure]:
-        """Structures for a new batch, so that a free place finds another one until the queue is
+        """Structures for free rows, so that a free place finds another one until the queue is
         empty: the largest, or the same share of the waiting structures of every size."""
         taken: list[Structure] = []
         with self._lock:

@@ -36,7 +36,7 @@ class Group(NamedTuple):
     shape: tuple[int, int]
     """The numbers of rows and systems of a batch."""
     n_filled: int
-    """The most rows to fill at the start, so that structures remain for other batches."""
+    """The most rows to fill, so that structures remain for other batches."""
     n_rows: int
     """The number of rows of all structures from which the group was made."""
     most_rows: int
@@ -51,8 +51,8 @@ class Group(NamedTuple):
     """The kind of moving cells; None if all cells are fixed."""
     has_open: bool
     """Whether there is room for cells that are open, see `is_open`."""
-    worth_moving: float
-    """Structures of a batch move together once they fill at most this part of it."""
+    worth_closing_up: float
+    """The running structures close up once they fill at most this part of `n_filled`."""
     queue: Queue
     monitor: Monitor
     recorder: AnyRecorder | None
@@ -141,9 +141,9 @@ class Slots:
         self.left: Left | None = None
         """Structures that have left their slots and await `emit`."""
         self.histories = HistoryBuffer(group.shape[1], group.points) if group.points else None
-        self._take_in(structures)
+        self._begin(structures)
 
-    def _take_in(self, structures: list[Structure]) -> None:
+    def _begin(self, structures: list[Structure]) -> None:
         """A batch of these structures, in the first slots."""
         group = self.group
         # Empty slots have the settings of the first structure, and no rows.
@@ -363,15 +363,14 @@ class Slots:
 
         cast(AnyRecorder, self.group.recorder).add(frames())
 
-    def refill(self, may_move: Callable[[], bool]) -> tuple[np.ndarray, Places | None]:
+    def refill(self, may_close_up: Callable[[], bool]) -> tuple[np.ndarray, Places | None]:
         """Fill free slots with waiting structures.
 
         A structure takes the place of one with as many blocks of rows. If much would stay free, the
-        running structures move together, and others begin behind them. Where none runs, the batch
-        ends, and another one begins.
+        running structures close up, and others begin behind them.
 
         Args:
-            may_move: tells whether the running structures may move.
+            may_close_up: tells whether they may.
 
         Returns:
             The mask of slots that begin, and where the structures of the others stood before; None
@@ -383,14 +382,21 @@ class Slots:
             structure = group.queue.replace(int(blocks[k]))
             if structure is not None:
                 new[k] = structure
-        running, most_rows = self._running(), min(group.n_filled, self.batch.n_rows)
-        n_rows = BLOCK * sum(s.n_blocks for s in [*running.values(), *new.values()])
-        is_empty = n_rows <= group.worth_moving * most_rows
-        if running and is_empty and group.queue.n_rows and may_move():
-            n_systems = self.batch.n_systems - len(running) - len(new)
-            further = group.queue.fill(most_rows - n_rows, n_systems)
-            if further:
-                return self._moved([*new.values(), *further])
+        here = [*self._running().values(), *new.values()]
+        most_rows = min(group.n_filled, self.batch.n_rows)
+        n_rows, further = BLOCK * sum(s.n_blocks for s in here), []
+        if n_rows <= group.worth_closing_up * most_rows:
+            further = group.queue.fill(most_rows - n_rows, self.batch.n_systems - len(here))
+        if not further:
+            return self._filled(new), None
+        try:
+            may = may_close_up()
+        except BaseException:  # memory may run out
+            group.queue.put_back([*new.values(), *further])
+            raise
+        if may:
+            return self._closed_up([*new.values(), *further])
+        group.queue.put_back(further)
         return self._filled(new), None
 
     def _running(self) -> dict[int, Structure]:
@@ -417,19 +423,19 @@ class Slots:
             self.histories.begin(is_new)
         return is_new
 
-    def _moved(self, new: list[Structure]) -> tuple[np.ndarray, Places]:
-        """The running structures together in the first slots, and others behind them."""
+    def _closed_up(self, new: list[Structure]) -> tuple[np.ndarray, Places]:
+        """The running structures in the first slots, and others behind them."""
         running, before = self._running(), self.starts
         slots = np.array([*running], np.int32)
         sizes = np.array([len(s) for s in running.values()], int)
-        self._take_in([*running.values(), *new])
+        self._begin([*running.values(), *new])
         is_new = np.arange(len(self.occupied)) >= len(slots)
         systems = np.zeros(len(is_new), np.int32)
         systems[: len(slots)] = slots
         rows = np.full(self.batch.n_rows, self.batch.n_rows, np.int32)
         rows[ranges(self.starts[: len(slots)], sizes)] = ranges(before[slots], sizes)
         if self.histories is not None:
-            self.histories.move(systems)
+            self.histories.take(systems)
             self.histories.begin(is_new)
         of_prefix = rows if self.moves is None else self.moves.places(rows, systems)
         return is_new, Places(cast(Any, systems), of_prefix)

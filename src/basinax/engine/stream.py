@@ -1,7 +1,8 @@
 """The loop of a run: structures stream through the slots of batches, turn after turn.
 
-A waiting structure takes each free slot. The times of host syncs, the neighbours in a batch and
-the times of list rebuilds are chosen for speed alone: no bit of a result depends on them.
+Waiting structures take free slots, and running ones close up for others. The times of host syncs,
+the neighbours in a batch and the times of list rebuilds are chosen for speed alone: no bit of a
+result depends on them.
 """
 
 import abc
@@ -49,8 +50,8 @@ class AbstractBackend(abc.ABC):
     def take_out(self, which: np.ndarray) -> None:
         """Take structures out of these slots, where they stand."""
 
-    def may_move(self) -> bool:
-        """Whether the running structures may move to other places."""
+    def may_close_up(self) -> bool:
+        """Whether the running structures may go on in other slots."""
         return True
 
     @abc.abstractmethod
@@ -104,7 +105,7 @@ class Stream:
             if is_over or backend.is_worth_refilling(has_ended):
                 backend.take_out(has_ended)
                 if not is_over:
-                    is_new, places = slots.refill(backend.may_move)
+                    is_new, places = slots.refill(backend.may_close_up)
                 if not slots.occupied.any():
                     yield slots.emit()
                     monitor.forget(slots)

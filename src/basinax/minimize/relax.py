@@ -155,7 +155,8 @@ def relax(
     said, traced = shapes_of(value_and_gradient, params)
     if index_prefix is None and _is_of_a_number(said):
         value_and_gradient = jax.tree_util.Partial(_with_one_energy, value_and_gradient)
-        said, traced = shapes_of(value_and_gradient, params)
+        energy, *others = said
+        said = jax.ShapeDtypeStruct((1,), energy.dtype), *others
     extras = _check_evaluation(said, params, index_prefix, has_extras)
     model, numbers = value_and_gradient, []
     if traced:

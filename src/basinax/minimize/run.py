@@ -18,7 +18,7 @@ from basinax.optimizers.protocol import (
     Places,
     apply_updates,
     first_rows_field,
-    moved_systems,
+    placed_systems,
     rows_field,
     select_state,
     states_field,
@@ -186,7 +186,7 @@ def restart(
     )
     if places is None:
         return where_systems(mask, fresh, with_prefix(run, index_prefix))
-    return where_systems(mask, fresh, moved_systems(places, run, fresh))
+    return where_systems(mask, fresh, placed_systems(places, run, fresh))
 
 
 def advance(

@@ -118,10 +118,10 @@ class DeviceTable:
         self._n_slots = BLOCK
         likely = SPARE_WIDTH * min(n_neighbors, 1 << 10)
         self._n_shifts, self._width = 1, padded_size(int(likely), BLOCK, 1)
-        self.move(batch)
+        self.begin(batch)
 
-    def move(self, batch: Batch) -> None:
-        """As `NeighborTable.move`."""
+    def begin(self, batch: Batch) -> None:
+        """As `NeighborTable.begin`."""
         self._starts = row_starts(batch.index.sizes).astype(np.int32)
         owners = np.searchsorted(self._starts, np.arange(batch.n_rows), side="right") - 1
         self._owners = owners.astype(np.int32)

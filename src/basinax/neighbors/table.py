@@ -134,8 +134,8 @@ class NeighborTable:
             _padded(a, n_shifts) for a in (self.shifts, self.shift_systems)
         )
 
-    def move(self, batch: Batch) -> None:
-        """Forget all lists, for the systems of another batch of this shape."""
+    def begin(self, batch: Batch) -> None:
+        """Begin without lists, with the systems of another batch of this shape."""
         self._sizes = np.asarray(batch.index.sizes, np.int64)
         self._starts = row_starts(self._sizes)
         self._by_row.fill(self._far)

@@ -24,11 +24,12 @@ class ConjugateGradient(AbstractLineSearch):
 
     alpha: Positive = 70.0
     """The first trial is the gradient divided by this (eV/Å²); ASE's first Hessian."""
-    search: Search = MoreThuente(c1=1e-4, c2=0.1, stpmax=1e10)
+    search: Search = MoreThuente(c1=1e-4, c2=0.1, stpmax=1e10, max_trials=20)
     """The line search, which holds the limit on the step. Conjugacy needs a tight search: its
     constants are those of Nocedal and Wright, section 5.2. Its longest step is out of reach, since
     a search that ends there loses conjugacy: the minimum along a soft direction is far away in
-    units of the gradient divided by `alpha`."""
+    units of the gradient divided by `alpha`. It ends after 20 trials, so where the energy falls on
+    and on a step moves a row by 4 Å at most."""
 
     def nothing(self, parameters, index_prefix):
         return NoMemory(None)

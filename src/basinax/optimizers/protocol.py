@@ -46,8 +46,8 @@ def systems_field() -> Any:
 
 
 def layout_field() -> Any:
-    """A field of a state: a tree of arrays with one entry per system that `init` makes of the
-    prefix alone, such as the numbers of rows, and that no `update` changes."""
+    """A field of a state: a tree of arrays that lead with systems, which `init` makes of the prefix
+    alone, such as the numbers of rows, and no `update` changes."""
     return eqx.field(metadata={_LEADS_WITH: "layout"})
 
 
@@ -351,7 +351,7 @@ def select_state(
 
 
 class Places(NamedTuple):
-    """Where each system, and each row, stood before it moved to another place."""
+    """Where each system, and each row, stood before it came to its place."""
 
     systems: Int32[Array, "systems"]
     """The number of each system before."""
@@ -359,7 +359,7 @@ class Places(NamedTuple):
     """For each leaf of the prefix, the number of each row before; the number of rows for none."""
 
 
-def moved_systems(places: Places, state: Any, fresh: Any) -> Any:
+def placed_systems(places: Places, state: Any, fresh: Any) -> Any:
     """`fresh`, a state in another prefix, with the values that its systems have in `state`."""
 
     def of_rows(tree):
@@ -382,13 +382,13 @@ def moved_systems(places: Places, state: Any, fresh: Any) -> Any:
             case "systems":
                 return jax.tree.map(lambda y: take(y, places.systems, 0), y)
             case "states" if isinstance(y, tuple):
-                return tuple(moved_systems(places, *pair) for pair in zip(y, x, strict=True))
+                return tuple(placed_systems(places, *pair) for pair in zip(y, x, strict=True))
             case "states":
-                return moved_systems(places, y, x)
-        return x  # of the layout
+                return placed_systems(places, y, x)
+        return x  # of the layout, or not declared, which `select_state` refuses
 
-    moved = {field.name: field_of(field) for field in dataclasses.fields(state)}
-    return dataclasses.replace(fresh, **moved)
+    placed = {field.name: field_of(field) for field in dataclasses.fields(state)}
+    return dataclasses.replace(fresh, **placed)
 
 
 def check_state(state: Any, kind: type, who: Any) -> None:

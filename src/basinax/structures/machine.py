@@ -58,9 +58,9 @@ class Machine:
     """Turns between two selections of near pairs."""
     worth_refilling: int
     """Fill free places once one place in this number is free."""
-    worth_moving: float
-    """Structures of a batch move together, and others begin behind them, once they fill at most
-    this part of it; all lists are made anew."""
+    worth_closing_up: float
+    """The running structures of a batch close up, and others begin behind them, once they fill at
+    most this part of the rows to fill. All lists are made anew."""
     worth_packing: float
     """Pack the rows of running systems once they are at most this part of the packed rows."""
 
@@ -102,7 +102,7 @@ CPU = Machine(
     periods=8,
     period=3,
     worth_refilling=8,
-    worth_moving=0.5,
+    worth_closing_up=0.5,
     worth_packing=0.75,
     candidates=0,  # the host takes a tenth of the time
     chunk=128,
@@ -131,7 +131,7 @@ GPU = Machine(
     periods=8,
     period=6,
     worth_refilling=8,
-    worth_moving=0.5,
+    worth_closing_up=0.5,
     worth_packing=0.5,
     candidates=0,  # 1 << 24, four times as fast, once beyond doubt: see docs/notebook.md
     chunk=0,
