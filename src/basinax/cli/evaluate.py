@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import typer
 
 from basinax.atoms import AtomsEvaluation, evaluate
@@ -24,6 +23,7 @@ from basinax.cli.outputs import Writing, print_first, print_written
 from basinax.cli.record import described, recorded
 from basinax.cli.setup import read_model
 from basinax.cli.watch import session
+from basinax.numerics.settings import largest_of
 
 
 def run(model: ModelOptions, outputs: PointOutputs, manner: OutputStyle) -> None:
@@ -74,7 +74,7 @@ def _counts(found: AtomsEvaluation) -> dict[str, int]:
 
 def _largest_force(found: AtomsEvaluation) -> float | None:
     """The largest finite force in eV/Å, under the constraints, or None."""
-    return max(found.fmax[np.isfinite(found.fmax)].tolist(), default=None)
+    return largest_of(found.fmax.tolist(), None)
 
 
 def _summary_of(found: AtomsEvaluation, inputs: Inputs) -> dict[str, Any]:

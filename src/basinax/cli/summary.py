@@ -62,8 +62,8 @@ def summary_of(briefs: list[Brief], skipped: list[str], n_all: int | None) -> di
             "most": max(of["steps"], default=0),
         },
         "evaluations": sum(of["evaluations"]),
-        "largest_fmax_eV_per_A": max(filter(math.isfinite, of["largest_force"]), default=None),
-        "seconds": max(filter(math.isfinite, of["seconds"]), default=None),
+        "largest_fmax_eV_per_A": largest_of(of["largest_force"], None),
+        "seconds": largest_of(of["seconds"], None),
         "not_converged": [
             {
                 "source": brief.source,

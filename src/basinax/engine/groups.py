@@ -161,8 +161,8 @@ class RunSettings:
                 layout=layout_of(structure.stages for structure in own),
                 kind=kind,
                 has_open=has_open and kind == "frechet",
-                # Several elements take more steps: begun first, fewer structures run at the end.
                 worth_closing_up=of.worth_closing_up,
+                # Several elements take more steps: begun first, fewer structures run at the end.
                 queue=Queue((own[k] for k in order), largest_first=self.n_at_once > 1),
                 monitor=monitor,
                 recorder=recorder,

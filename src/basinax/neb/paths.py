@@ -13,6 +13,7 @@ from jaxtyping import Float
 
 from basinax.numerics.settings import SIZE, at_least, known, require_whole, shown
 from basinax.results.snapshot import Template
+from basinax.structures.constraints.hosted import forces_under
 from basinax.structures.read import check_are_several, intake, to_nearest_images
 
 FIXING = FixAtoms, FixCartesian, FixedLine, FixedPlane, FixScaled
@@ -46,10 +47,7 @@ class Band:
 
     def constrained(self, image: int, forces: np.ndarray) -> np.ndarray:
         """Forces on an image under its constraints, as ASE's `get_forces` gives them."""
-        forces = forces.copy()
-        for constraint in self.images[0].constraints:
-            constraint.adjust_forces(self.images[image], forces)
-        return forces
+        return forces_under(self.images[image], forces)
 
     def joined(self, number: int) -> Atoms:
         """All images as one structure, of which the end points are fixed; see `images_of`.

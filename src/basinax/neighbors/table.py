@@ -65,28 +65,23 @@ class NeighborTable:
         if np.isinf(cutoff) and lists is EdgeList:
             raise ValueError("lists of edges need a cutoff that is finite")
         self.cutoff, self.skin = float(cutoff), float(skin)
-        self._sizes = np.asarray(batch.index.sizes, np.int64)
-        self._starts = row_starts(self._sizes)
         self._far = batch.n_rows  # the entry of the image table at which padding points
         self.positions, self.cells = np.array(batch.positions), np.array(batch.cells)
         self._form, self._follows_cells, self._is_listed = lists, follows_cells, False
         most_elements = most_elements if lists is ChunkedLists else None
-        self._most_elements, self._has_others = most_elements, np.ones(batch.n_systems, bool)
+        self._most_elements = most_elements
         has_two = most_elements is not None and most_elements <= 2
         self.others = np.zeros(batch.n_rows, np.int32) if has_two else None
         self._bits = np.zeros(batch.n_rows, np.int32)
         # Row by row, the transpose of the slots of lists: a rebuild then writes consecutive memory.
-        self._by_row = np.full((batch.n_rows, BLOCK), self._far, np.int32)
-        self._lengths = np.zeros(batch.n_systems, np.int32)
-        self._n_pairs = np.zeros(batch.n_systems, np.int64)
+        self._by_row = np.empty((batch.n_rows, BLOCK), np.int32)
         self._most_edges = 0
         has_reverse = lists is EdgeList or (reverse and lists is Neighbors)
         self._reverse = np.zeros_like(self._by_row) if has_reverse else None
         self.image_rows, self.image_shifts = np.zeros((2, room_of_images(1, self._far)), np.int32)
         self.shifts = np.zeros((BLOCK, 3), np.int32)
         self.shift_systems = np.zeros(BLOCK, np.int32)
-        self._images = _Stretches(batch.n_systems)
-        self._shifts = _Stretches(batch.n_systems)
+        self.begin(batch)
         self._make(batch, self._sizes > 0 if listed is None else listed)
         if is_fitted:
             self.fit(_rooms.own_room(self.needs, batch.n_rows, is_lean=True))
@@ -139,9 +134,9 @@ class NeighborTable:
         self._sizes = np.asarray(batch.index.sizes, np.int64)
         self._starts = row_starts(self._sizes)
         self._by_row.fill(self._far)
-        self._lengths.fill(0)
-        self._n_pairs.fill(0)
-        self._has_others.fill(True)
+        self._lengths = np.zeros(batch.n_systems, np.int32)
+        self._n_pairs = np.zeros(batch.n_systems, np.int64)
+        self._has_others = np.ones(batch.n_systems, bool)
         self._images = _Stretches(batch.n_systems)
         self._shifts = _Stretches(batch.n_systems)
 

@@ -339,9 +339,9 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def largest_of(values: Iterable[float]) -> float:
-    """The largest finite number; NaN if there is none."""
-    return max(filter(math.isfinite, values), default=math.nan)
+def largest_of(values: Iterable[float], default: Any = math.nan) -> Any:
+    """The largest finite number; `default` if there is none."""
+    return max(filter(math.isfinite, values), default=default)
 
 
 def count_of(n: int, noun: str) -> str:

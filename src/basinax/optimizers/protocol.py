@@ -8,6 +8,7 @@ import abc
 import dataclasses
 import functools
 import sys
+from collections.abc import Iterator
 from types import UnionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -317,11 +318,8 @@ def select_state(
     def rows(x, y, prefix):
         return segment.where(mask, x, y, prefix)
 
-    def field_of(field: Any) -> Any:
-        x, y = getattr(on_true, field.name), getattr(on_false, field.name)
-        is_static = bool(field.metadata.get("static"))
-        if field.name == "index_prefix" or is_static or not jax.tree.leaves(y):
-            return y
+    def field_of(field: Any, y: Any) -> Any:
+        x = getattr(on_true, field.name)
         match leads_with(field):
             case "rows":
                 return rows(x, y, on_false.rows_prefix(prefix))
@@ -346,8 +344,16 @@ def select_state(
             " rows_field, slots_field, systems_field, layout_field, states_field or kept_field"
         )
 
-    selected = {field.name: field_of(field) for field in dataclasses.fields(on_false)}
+    selected = {field.name: field_of(field, y) for field, y in _arrays_of(on_false)}
     return dataclasses.replace(on_false, **selected)
+
+
+def _arrays_of(state: Any) -> Iterator[tuple[Any, Any]]:
+    """The fields of a state that hold arrays, but for the prefix, with their values."""
+    for field in dataclasses.fields(state):
+        value, is_static = getattr(state, field.name), bool(field.metadata.get("static"))
+        if field.name != "index_prefix" and not is_static and jax.tree.leaves(value):
+            yield field, value
 
 
 class Places(NamedTuple):
@@ -366,11 +372,8 @@ def placed_systems(places: Places, state: Any, fresh: Any) -> Any:
         rows = jax.tree.broadcast(state.rows_prefix(places.rows), tree)
         return jax.tree.map(lambda y, at: take(y, at, 0), tree, rows)
 
-    def field_of(field: Any) -> Any:
-        x, y = getattr(fresh, field.name), getattr(state, field.name)
-        is_static = bool(field.metadata.get("static"))
-        if field.name == "index_prefix" or is_static or not jax.tree.leaves(y):
-            return x
+    def field_of(field: Any, y: Any) -> Any:
+        x = getattr(fresh, field.name)
         match leads_with(field):
             case "rows":
                 return of_rows(y)
@@ -387,7 +390,7 @@ def placed_systems(places: Places, state: Any, fresh: Any) -> Any:
                 return placed_systems(places, y, x)
         return x  # of the layout, or not declared, which `select_state` refuses
 
-    placed = {field.name: field_of(field) for field in dataclasses.fields(state)}
+    placed = {field.name: field_of(field, y) for field, y in _arrays_of(state)}
     return dataclasses.replace(fresh, **placed)
 
 
