@@ -206,8 +206,11 @@ def test_what_fails_is_told_and_spoils_no_other():
     assert "W" in failed.message and np.isnan(failed.tensor).all() and not failed.is_stable
     assert ours.message == "" and ours.is_stable
     assert "W" in repr(result)
-    (short,) = elastic([bulk("Si")], SILICON, relax_ions=True, max_steps=1)
+    crushed = bulk("Si")
+    crushed.positions[1] = crushed.positions[0]
+    short, broken = elastic([bulk("Si"), crushed], SILICON, relax_ions=True, max_steps=1)
     assert short.message == "ions did not converge" and np.isfinite(short.tensor).all()
+    assert broken.message == "energy, forces or stress are NaN or infinite"
 
 
 @pytest.mark.parametrize("relax_ions", [False, exhaustive(True)])

@@ -13,6 +13,7 @@ import pytest
 from ase import Atoms
 from ase.build import bulk
 from ase.calculators.emt import EMT as ASEEMT
+from ase.cluster import Octahedron
 from ase.constraints import FixAtoms
 from ase.db import connect
 from ase.io import read
@@ -509,3 +510,12 @@ def test_an_optimizer_alone_is_that_of_structures_with_calculators(optimizer):
     assert found.energies[0] == expected.energies[0] and found.steps[0] == expected.steps[0] > 0
     (streamed,) = (entry for _, entry in relax_stream([copper], optimizer))
     assert streamed.energy == found.energies[0]
+
+
+def test_structures_of_a_subclass_keep_its_attributes():
+    octahedron = Octahedron("Cu", 3, 1)
+    found = evaluate([octahedron], EMT()).atoms[0]
+    assert type(found) is type(octahedron)
+    assert np.array_equal(found.surfaces, octahedron.surfaces)
+    assert found.surfaces is not octahedron.surfaces
+    assert np.array_equal(found.copy().get_layers(), octahedron.get_layers())

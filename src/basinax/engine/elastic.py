@@ -14,8 +14,9 @@ from ase.constraints import FixCom, FixSymmetry
 from ase.spacegroup.symmetrize import check_symmetry
 from jaxtyping import Float
 
-from basinax.engine.evaluate import checked, evaluated, unlistable_by
+from basinax.engine.evaluate import NOT_FINITE, checked, evaluated, unlistable_by
 from basinax.engine.relax import relax
+from basinax.minimize.status import Status
 from basinax.numerics.settings import PART, POSITIVE, one_number, require_switch
 from basinax.numerics.switches import own_switches
 from basinax.results.table import named, text_of
@@ -213,6 +214,10 @@ def _check_crystal(atoms: Atoms, number: int, *, relax_ions: bool) -> None:
         )
 
 
+FAILURES = {Status.CONVERGED: "", Status.NOT_FINITE: NOT_FINITE}
+"""Messages of points by their status, where they are not those of ions that did not converge."""
+
+
 class _Point(NamedTuple):
     """What was found of one strained cell."""
 
@@ -223,12 +228,12 @@ class _Point(NamedTuple):
 
 def _points_of(found: Any, *, are_relaxed: bool) -> Iterator[_Point]:
     """The points of a result of `relax` or `evaluate`."""
-    converged = found.converged if are_relaxed else [True] * len(found)
-    each = zip(found.atoms, found.energies, found.messages, converged, strict=True)
-    for a, energy, message, has_converged in each:
+    statuses = found.status if are_relaxed else [Status.CONVERGED] * len(found)
+    each = zip(found.atoms, found.energies, found.messages, statuses, strict=True)
+    for a, energy, message, status in each:
         is_usable = np.isfinite(energy) and not message
         stress = a.calc.results.get("stress", MISSING) if is_usable else MISSING
-        yield _Point(stress, message or ("" if has_converged else "ions did not converge"))
+        yield _Point(stress, message or FAILURES.get(status, "ions did not converge"))
 
 
 class _Crystal(NamedTuple):

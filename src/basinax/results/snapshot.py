@@ -1,7 +1,8 @@
 """One structure at a point, with its results."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +10,9 @@ from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 
 from basinax.structures.read import without_outcome
+
+OF_ATOMS = frozenset(vars(Atoms()))
+"""The attributes of `Atoms`."""
 
 
 class Template(NamedTuple):
@@ -21,6 +25,8 @@ class Template(NamedTuple):
     info: dict[Any, Any]
     constraints: Sequence[Any]
     celldisp: np.ndarray | None = None
+    others: Mapping[str, Any] = MappingProxyType({})
+    """Attributes of a subclass of `Atoms`, as the surfaces of `ase.cluster.Cluster`."""
 
     @classmethod
     def of(cls, atoms: Atoms) -> "Template":
@@ -31,7 +37,8 @@ class Template(NamedTuple):
         arrays = {x: array.copy() for x, array in atoms.arrays.items() if x != "positions"}
         constraints = copy.deepcopy(atoms.constraints) if atoms.constraints else ()
         pbc, info, shift = atoms.pbc.copy(), without_outcome(atoms.info), atoms.get_celldisp()
-        return cls(type(atoms), arrays, pbc, info, constraints, shift)
+        others = {x: copy.copy(value) for x, value in vars(atoms).items() if x not in OF_ATOMS}
+        return cls(type(atoms), arrays, pbc, info, constraints, shift, others)
 
     def at(self, positions: np.ndarray, cell: np.ndarray, results: dict[str, Any]) -> Atoms:
         """The structure at some positions, with a calculator that shares the results.
@@ -45,6 +52,7 @@ class Template(NamedTuple):
             x: np.array(positions if x == "positions" else self.arrays[x]) for x in names
         }
         atoms.set_constraint(copy.deepcopy(self.constraints))
+        vars(atoms).update({x: copy.copy(value) for x, value in self.others.items()})
         if results:
             atoms.calc = SinglePointCalculator(atoms)
             # Calculators may have properties that ASE's constructor refuses.
