@@ -1,5 +1,6 @@
 """Neighbour lists: complete, in canonical order, and rebuilt system by system."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -11,7 +12,7 @@ from ase import Atoms
 from ase.build import bulk
 
 from basinax.atoms import Batch, NeighborTable, moved_too_far
-from basinax.neighbors.lists import SPECIES_BIT, ChunkedLists, filled_up, gather
+from basinax.neighbors.lists import SPECIES_BIT, ChunkedLists, Neighbors, filled_up, gather
 from basinax.neighbors.search import _closed, pairs_of, tasks_of
 from basinax.structures.read import cells_of
 from cover import exhaustive
@@ -481,3 +482,43 @@ def test_only_systems_whose_own_atoms_moved_far_ask_for_a_list():
     positions[4:8] += 100.0  # padding rows
     got = moved_too_far(jnp.asarray(positions), neighbors, batch.index, SKIN)
     assert got.tolist()[:5] == [False, False, True, False, False]
+
+
+@pytest.mark.parametrize("lists", [Neighbors, ChunkedLists])
+def test_gaps_between_images_close_before_arrays_grow(lists):
+    """Cells shrink in turn, as places of a batch are taken by structures with more images."""
+    mixture = rattled(fcc(1), 1)
+    mixture.symbols[1:3] = "Kr"
+    batch = Batch.from_atoms([mixture, STRUCTURES["cluster of 13"], rattled(fcc(1), 2), fcc(1)])
+    options = {"lists": lists, "reverse": True, "most_elements": 2}
+    table, scales = NeighborTable(batch, CUTOFF, SKIN, is_fitted=False, **options), np.ones(4)
+
+    def scaled():
+        by_row = np.append(scales, 1.0)[np.asarray(batch.index.ids)][:, None]
+        cells = np.asarray(batch.cells) * scales[:, None, None]
+        return dataclasses.replace(moved(batch, batch.positions * by_row), cells=jnp.asarray(cells))
+
+    def found(table):
+        """What each slot of each row holds: the row and shift of an image, and the bit."""
+        neighbors = jax.tree.map(np.asarray, table.to_device())
+        slots = neighbors.slots
+        if lists is ChunkedLists:
+            slots = slots[:, neighbors.columns.of_rows]
+        images, shifts = slots & ~SPECIES_BIT, neighbors.shifts[neighbors.image_shifts]
+        at = np.maximum(images - batch.n_rows - 1, 0)
+        rows = np.where(images > batch.n_rows, neighbors.image_rows[at], images)
+        return rows, np.where((images > batch.n_rows)[..., None], shifts[at], 0), slots - images
+
+    n_moved = 0
+    for turn in range(40):
+        at = turn % 4
+        scales[at] *= 0.98
+        end = table._images.end
+        assert not table.rebuild(scaled(), np.arange(4) == at).any()
+        n_moved += table._images.end < end
+    assert n_moved
+    fresh = NeighborTable(scaled(), CUTOFF, SKIN, is_fitted=False, **options)
+    assert len(table.image_rows) == len(fresh.image_rows)
+    for ours, theirs in zip(found(table), found(fresh), strict=True):
+        assert np.array_equal(ours[: len(theirs)], theirs)
+        assert (ours[len(theirs) :] == ours[-1, -1]).all()

@@ -11,7 +11,8 @@ from basinax import LBFGS, SystemIndex, apply_updates, relax, reset, rounded, se
 from basinax.optimizers.quasi_newton.history import (
     PairHistory,
     _coefficients,
-    _coefficients_of,
+    _one_by_one,
+    _side_by_side,
 )
 from cases import same_bits, without_branches
 from cover import exhaustive, named_daily
@@ -53,7 +54,7 @@ def two_loops(gradient, pairs, first):
 
 @pytest.mark.usefixtures("as_users")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_recursion_over_few_slots_has_the_bits_of_that_over_all(dtype):
+def test_the_recursion_has_the_same_bits_for_systems_one_by_one_and_side_by_side(dtype):
     """For systems that have filled some of their slots, all of them, or none."""
     draw = np.random.default_rng(5)
     memory, pushes = 40, np.array([0, 3, 31, 32, 29, 70], np.int32)
@@ -63,6 +64,7 @@ def test_the_recursion_over_few_slots_has_the_bits_of_that_over_all(dtype):
     both = is_filled[:, :, None] & is_filled[:, None]
     sy, yy = draw.normal(size=(2, len(room), memory, memory)) * both
     sg, yg = draw.normal(size=(2, len(room), memory)) * is_filled
+    sy, yy = (x + x.swapaxes(1, 2) for x in (sy, yy))
     numbers = {"sy": sy, "yy": yy, "sg": sg, "yg": yg}
     known = PairHistory(
         None,
@@ -74,13 +76,13 @@ def test_the_recursion_over_few_slots_has_the_bits_of_that_over_all(dtype):
         room=jnp.asarray(room),
     )
     first = jnp.asarray(draw.uniform(0.01, 0.1, len(room)), dtype)
-    few, every, chosen = (
-        jax.jit(function)(known, first)
-        for function in (*(partial(_coefficients_of, n) for n in (32, memory)), _coefficients)
-    )
+    few, every = (jax.jit(partial(_side_by_side, n))(known, first) for n in (32, memory))
     assert np.count_nonzero(few[0]) == filled.sum()
     assert same_bits(few, every)
-    assert same_bits(few, chosen)
+    assert same_bits(few, jax.jit(_one_by_one)(known, first, jnp.asarray(filled)))
+    is_running = jnp.asarray(room < 40)
+    chosen = jax.jit(_coefficients)(known, first, is_running)
+    assert same_bits(*([x[room < 40] for x in found] for found in (few, chosen)))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,8 @@ class NeighborTable:
 
     Every system has its own rows of slots and its own stretch of images and shifts. A rebuild
     writes only there, and moves a stretch that has grown too long to the end. If room runs out,
-    arrays grow by `padded_size`, which needs another program.
+    stretches close up; arrays that still are too short grow by `padded_size`, which needs another
+    program.
     """
 
     def __init__(
@@ -358,7 +359,10 @@ class NeighborTable:
         # Systems store a shift once.
         keys, shift = distinct(owners * n_shifts + one.codes[is_further])
         shift_owners, codes = np.divmod(keys, n_shifts)
-        image_at = self._images.place(systems, _counts(owners, len(systems)))
+        n_images = _counts(owners, len(systems))
+        if self._images.end_with(systems, n_images) > len(self.image_rows):
+            self._close_up(systems)
+        image_at = self._images.place(systems, n_images)
         shift_at = self._shifts.place(systems, _counts(shift_owners, len(systems)))
         if self._images.end > len(self.image_rows):
             n_images = room_of_images(self._images.end, self._far)
@@ -373,6 +377,20 @@ class NeighborTable:
         entries[is_further] = self._far + 1 + image_at
         return entries if self.others is None else entries | self._bits[rows]
 
+    def _close_up(self, systems: np.ndarray) -> None:
+        """Move the images of all systems together; those of `systems` are written anew."""
+        stretches = self._images
+        stretches.capacities[systems] = 0
+        source, capacities = ranges(stretches.starts, stretches.capacities), stretches.capacities
+        by = np.cumsum(capacities) - capacities - stretches.starts
+        stretches.starts, stretches.end = stretches.starts + by, len(source)
+        for images in (self.image_rows, self.image_shifts):
+            images[: len(source)] = images[source]
+        counts = -(-self._sizes // BLOCK) * BLOCK
+        of_rows = np.repeat(np.where(capacities > 0, by, 0), counts).astype(np.int32)
+        slots = self._by_row[: len(of_rows)]
+        slots += np.where((slots & ~SPECIES_BIT) > self._far, of_rows[:, None], 0)
+
 
 class _Stretches:
     """The position of each system's entries in a shared array."""
@@ -381,6 +399,11 @@ class _Stretches:
         self.starts = np.zeros(n_systems, np.int64)
         self.capacities = np.zeros(n_systems, np.int64)
         self.end = 0
+
+    def end_with(self, systems: np.ndarray, counts: np.ndarray) -> int:
+        """The end after `place`."""
+        counts = counts[counts > self.capacities[systems]]
+        return self.end + int((counts + counts // 8).sum())
 
     def place(self, systems: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """The places of so many entries of systems; too long stretches move to the end."""

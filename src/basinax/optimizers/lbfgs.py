@@ -104,7 +104,7 @@ class LBFGS(AbstractTransform):
         own = each_system(self, segment.blank(gradient, prefix))
         steepest = rounded(1 / own.alpha)
         first = newest_scale(history, steepest) if self.is_scaled else steepest
-        step = descent(history, g, first, prefix)
+        step = descent(history, g, first, prefix, running)
         downhill = lambda: segment.scale(g, -steepest, prefix)  # noqa: E731
         step, factor = rescale.limited(step, units, own.maxstep, prefix, downhill)
         step = segment.scale(step, rounded(factor * own.damping), prefix)

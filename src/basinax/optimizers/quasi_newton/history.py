@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int32, PyTree
 
 from basinax.numerics import xla
 from basinax.numerics.exponents import scale_exactly
+from basinax.numerics.kernel import one_kernel
 from basinax.numerics.memory import require_memory
 from basinax.numerics.rounding import rounded
 from basinax.optimizers.protocol import AbstractState, select_systems, slots_field, systems_field
@@ -50,7 +51,7 @@ class PairHistory(AbstractState):
     s: PyTree[Float[Array, "_slots _rows *_components"]] = slots_field()
     y: PyTree[Float[Array, "_slots _rows *_components"]] = slots_field()
     sy: Float[Array, "systems slots slots"] = systems_field()
-    """s_j · y_i at [i, j] if pair j is not newer than pair i, else 0."""
+    """s · y at [i, j] and [j, i], with s of the older pair and y of the newer."""
     yy: Float[Array, "systems slots slots"] = systems_field()
     """y_j · y_i at [i, j]."""
     sg: Float[Array, "systems slots"] = systems_field()
@@ -136,7 +137,8 @@ def remember(
     memory = history.sy.shape[1]
     written = jnp.where(mask, history.pushes % history.room, memory)
     is_written = _slots(history) == written[:, None]
-    sg, yg = _with_slots(history, gradient, prefix)
+    running = jnp.ones_like(mask) if is_running is None else is_running
+    sg, yg = _with_slots(history, gradient, running, prefix)
     # Write slots after the products above read them, so that XLA updates in place (`xla.after`).
     written = xla.after(written, sg[:, 0], never=written < -1)
 
@@ -149,8 +151,10 @@ def remember(
     yy_row = with_pair(by_yg, y, y)
     slots = {"s": history.s, "y": history.y}
     slots = _with_slot(slots, {"s": s, "y": y}, written, memory, prefix)
-    rows = {"sy": (sy_row, jnp.where(is_written, sy_row, 0)), "yy": (yy_row, yy_row)}
-    products = _with_products({"sy": history.sy, "yy": history.yy}, rows, written)
+    sy, yy = (
+        _crossed(products, row, written)
+        for products, row in ((history.sy, sy_row), (history.yy, yy_row))
+    )
     numbers = with_pair(sg, s, gradient), with_pair(yg, y, gradient), exponents
     if is_running is not None:
         last = history.sg, history.yg, history.exponents
@@ -158,7 +162,7 @@ def remember(
     sg, yg, exponents = numbers
     pushes = history.pushes + mask.astype(jnp.int32)
     known = {"sg": sg, "yg": yg, "exponents": exponents, "pushes": pushes}
-    return dataclasses.replace(history, **slots, **products, **known)
+    return dataclasses.replace(history, **slots, sy=sy, yy=yy, **known)
 
 
 def _differences(history: PairHistory, now: list[Array], exponents, pair_exponents) -> list[Array]:
@@ -180,15 +184,21 @@ def _differences(history: PairHistory, now: list[Array], exponents, pair_exponen
 
 @xla.jitted
 def descent(
-    history: PairHistory, gradient: Tree, first: Float[Array, "systems"], prefix: Prefix
+    history: PairHistory,
+    gradient: Tree,
+    first: Float[Array, "systems"],
+    prefix: Prefix,
+    is_running: Bool[Array, "systems"] | None = None,
 ) -> Tree:
     """-H g, for the inverse Hessian H that fits the pairs and starts from `first` times 1.
 
     Args:
         gradient: the gradient of the last call of `remember`.
+        is_running: rows of other systems mean nothing.
     """
-    alpha, rest = _coefficients(history, first)
-    return _combined(history, gradient, first, alpha, rest, prefix)
+    running = jnp.ones_like(first, bool) if is_running is None else is_running
+    alpha, rest = _coefficients(history, first, running)
+    return _combined(history, gradient, first, alpha, rest, running, prefix)
 
 
 def newest_scale(
@@ -205,14 +215,9 @@ def _slots(history: PairHistory) -> Int32[Array, "1 slots"]:
     return jnp.arange(history.sy.shape[1], dtype=jnp.int32)[None, :]
 
 
-def _filled(history: PairHistory) -> Int32[Array, "systems"]:
-    """The number of filled slots of each system."""
-    return jnp.minimum(history.pushes, history.room)
-
-
-def _most_filled(history: PairHistory) -> Int32[Array, ""]:
-    """The largest number of filled slots of any system."""
-    return jnp.max(_filled(history), initial=0)
+def _filled(history: PairHistory, is_running) -> Int32[Array, "systems"]:
+    """The number of filled slots of each system; 0 for those that do not run."""
+    return jnp.where(is_running, jnp.minimum(history.pushes, history.room), 0)
 
 
 def _slot_of(history: PairHistory, age) -> Int32[Array, "systems"]:
@@ -234,10 +239,11 @@ def _diagonal(products):
     return jnp.diagonal(products, axis1=1, axis2=2)
 
 
-def _with_slots(history: PairHistory, tree, prefix) -> list[Float[Array, "systems slots"]]:
-    """s · x and y · x of each slot, +0 for empty slots."""
+def _with_slots(history: PairHistory, tree, is_running, prefix):
+    """s · x and y · x of each slot of systems that run, +0 for empty slots."""
     memory, systems = history.sy.shape[1], history.pushes.shape[0]
-    is_filled = _slots(history) < _filled(history)[:, None]
+    filled = _filled(history, is_running)
+    is_filled = _slots(history) < filled[:, None]
 
     def known(products):
         return [jnp.where(is_filled & (x.T != 0), x.T, 0) for x in products]
@@ -257,39 +263,21 @@ def _with_slots(history: PairHistory, tree, prefix) -> list[Float[Array, "system
         ]
 
     blank = jnp.zeros_like(history.sg, shape=(memory, systems))
-    return known(jax.lax.fori_loop(0, _most_filled(history), turn, [blank, blank]))
-
-
-def _with_slot(slots, newest, written: Int32[Array, "systems"], memory: int, prefix):
-    """The slots, with the one in `written` replaced in each system; `memory` replaces none.
-
-    Slots without any new pair are not read or written.
-    """
-    if not xla.has_cheap_branches():
-
-        def put(slots, new):
-            at = segment.map_rows(lambda at, _: at, prefix, [(written, memory)], new)
-            return jax.tree.map(_put, slots, at, new)
-
-        return {name: put(slots[name], newest[name]) for name in slots}
-    touched, n_touched = _touched(written, memory)
-
-    def turn(i, slots):
-        k = touched[i]
-        choose = lambda at, old, new: jnp.where(at == k, new, old)  # noqa: E731
-
-        def replaced(of_slots, new):
-            old = jax.tree.map(lambda x: x[k], of_slots)
-            both = segment.map_rows(choose, prefix, [(written, memory)], old, new)
-            return jax.tree.map(lambda x, slot: x.at[k].set(slot), of_slots, both)
-
-        return {name: replaced(slots[name], newest[name]) for name in slots}
-
-    return jax.lax.fori_loop(0, n_touched, turn, slots)
+    return known(jax.lax.fori_loop(0, jnp.max(filled, initial=0), turn, [blank, blank]))
 
 
 DROPPED: Any = {"mode": "drop", "unique_indices": True}
 """Arguments of a write, which leaves out places past the end."""
+
+
+def _with_slot(slots, newest, written: Int32[Array, "systems"], memory: int, prefix):
+    """The slots, with the one in `written` replaced in each system; `memory` replaces none."""
+
+    def put(slots, new):
+        at = segment.map_rows(lambda at, _: at, prefix, [(written, memory)], new)
+        return jax.tree.map(_put, slots, at, new)
+
+    return {name: put(slots[name], newest[name]) for name in slots}
 
 
 def _put(slots, at, new):
@@ -299,123 +287,116 @@ def _put(slots, at, new):
     return flat.reshape(slots.shape)
 
 
-def _touched(written: Int32[Array, "systems"], memory: int):
-    """The slots in which any system writes, moved to the front, and their number."""
-    numbers = jnp.arange(memory, dtype=jnp.int32)
-    is_touched = (written[:, None] == numbers[None, :]).any(0)
-    order = jnp.argsort(~is_touched, stable=True).astype(jnp.int32)
-    return order, is_touched.sum(dtype=jnp.int32)
+def _crossed(products, new, written: Int32[Array, "systems"]):
+    """The matrices with new numbers in the row and the column of the slot `written`."""
+    systems = jnp.arange(len(written))
+    products = products.at[systems, :, written].set(new, **DROPPED)
+    return products.at[systems, written].set(new, **DROPPED)
 
 
-def _with_products(products, new, written: Int32[Array, "systems"]):
-    """The matrices with a new row and column at `written`; other slots are not touched."""
-    if not xla.has_cheap_branches():
-        systems = jnp.arange(len(written))
-
-        def crossed(x, row, column):
-            x = x.at[systems, :, written].set(column, **DROPPED)
-            return x.at[systems, written].set(row, **DROPPED)
-
-        return {name: crossed(x, *new[name]) for name, x in products.items()}
-    touched, n_touched = _touched(written, products["sy"].shape[1])
-
-    def turn(i, products, axis):
-        k = touched[i]
-
-        def replaced(x, new):
-            old = jax.lax.dynamic_index_in_dim(x, k, axis, keepdims=False)
-            new = jnp.where((written == k)[:, None], new, old)
-            return jax.lax.dynamic_update_index_in_dim(x, new, k, axis)
-
-        return {name: replaced(x, new[name][axis - 1]) for name, x in products.items()}
-
-    # Two loops: in one loop XLA would copy the matrices between the row and the column.
-    for axis in (2, 1):
-        write = functools.partial(turn, axis=axis)
-        products = jax.lax.fori_loop(0, n_touched, write, products)
-    return products
-
-
-def _coefficients(history: PairHistory, first):
+def _coefficients(history: PairHistory, first, is_running):
     """αᵢ and αᵢ - βᵢ of the two loops: -H g = -first (g - Σ αᵢ yᵢ) - Σ (αᵢ - βᵢ) sᵢ."""
     memory = history.sy.shape[1]
-    if memory <= FEW:
-        return _coefficients_of(memory, history, first)
-    few, every = (functools.partial(_coefficients_of, n) for n in (FEW, memory))
     products = dataclasses.replace(history, s=None, y=None)  # a branch may copy what it gets
-    return jax.lax.cond(_most_filled(history) <= FEW, few, every, products, first)
+    if xla.has_cheap_branches():
+        return one_kernel(_one_by_one)(products, first, _filled(history, is_running))
+    if memory <= FEW:
+        return _side_by_side(memory, products, first)
+    few, every = (functools.partial(_side_by_side, n) for n in (FEW, memory))
+    is_short = jnp.max(_filled(history, is_running), initial=0) <= FEW
+    return jax.lax.cond(is_short, few, every, products, first)
 
 
-def _coefficients_of(n_slots: int, history: PairHistory, first):
-    """`_coefficients`, if no system has filled more than the first slots."""
-    slots, n_empty = _slots(history)[:, :n_slots], history.sy.shape[1] - n_slots
-    diagonal = _diagonal(history.sy)
-    is_zero = diagonal == 0
-    rho = jnp.where(is_zero, 0, rounded(1 / jnp.where(is_zero, 1, diagonal)))
-    filled = _most_filled(history) if xla.has_cheap_branches() else n_slots
+def _one_by_one(history: PairHistory, first, filled):
+    """`_coefficients` of one system after another, over as many slots as it has filled."""
+
+    def turn(k, found):
+        own = _coefficients_of(k, filled[k], history, first, history.sy.shape[1])
+        put = functools.partial(jax.lax.dynamic_update_index_in_dim, index=k, axis=0)
+        return [put(x, new) for x, new in zip(found, own, strict=True)]
+
+    blank = jnp.zeros_like(history.sg)
+    return jax.lax.fori_loop(jnp.int32(0), jnp.int32(len(first)), turn, [blank, blank])
+
+
+def _side_by_side(n_slots: int, history: PairHistory, first):
+    """`_coefficients` of all systems at once, if no system has filled more than these slots."""
+    n_empty = history.sy.shape[1] - n_slots
+    at_once = max(n for n in range(1, CHAIN + 1) if n_slots % n == 0)
+
+    def own(k):
+        return _coefficients_of(k, n_slots, history, first, n_slots, at_once)
+
+    found = jax.vmap(own)(jnp.arange(len(first), dtype=jnp.int32))
+    return [jnp.pad(x, [(0, 0), (0, n_empty)]) for x in found]
+
+
+def _coefficients_of(k, filled, history: PairHistory, first, n_slots: int, at_once: int = 1):
+    """`_coefficients` of system k, in the first slots.
+
+    Args:
+        filled: the number of slots to go through, of which some may be empty.
+        at_once: the number of slots in a turn of the loops.
+    """
+    slots = jnp.arange(n_slots, dtype=jnp.int32)
+    pushes, room = history.pushes[k], history.room[k]
 
     def slot_of(age):
         # A system without a pair of this age has filled fewer slots, so the last one is empty.
-        return jnp.minimum(_slot_of(history, age), n_slots - 1)
+        own = (pushes - 1 - age) % room
+        return jnp.where(age < room, own, n_slots - 1)
 
-    def swept(ages, add, factor_of, lines_of, values, found):
+    def inverse_of(i):
+        product = history.sy[k, i, i]
+        return jnp.where(product == 0, 0, rounded(1 / jnp.where(product == 0, 1, product)))
+
+    def swept(ages, add, factor_of, lines, values, found):
         """The values, to which each slot has added its line times its factor, and the factors.
 
         A factor follows from one entry of the first value. Those of all `ages` come first, so that
         a turn is one chain of few numbers, and one pass through all.
         """
         at, factors = [slot_of(age) for age in ages], []
-        lines = [lines_of(i) for i in at]
-        for k, i in enumerate(at):
-            value = _at(values[0], i)
-            for factor, line in zip(factors, lines[:k], strict=True):
-                value = add(value, rounded(factor * _at(line[0], i)))
+        for n, i in enumerate(at):
+            value = values[0][i]
+            for factor, j in zip(factors, at[:n], strict=True):
+                value = add(value, rounded(factor * lines[0][k, j, i]))
             factors.append(factor_of(i, value))
-        for i, factor, line in zip(at, factors, lines, strict=True):
-            factor = factor[:, None]
-            values = [add(x, rounded(factor * y)) for x, y in zip(values, line, strict=True)]
-            found = jnp.where(slots == i[:, None], factor, found)
+        for i, factor in zip(at, factors, strict=True):
+            own = [line[k, i, :n_slots] for line in lines]
+            values = [add(x, rounded(factor * y)) for x, y in zip(values, own, strict=True)]
+            found = jnp.where(slots == i, factor, found)
         return values, found
 
-    def backwards(ages, carry):
-        def factor_of(i, value):
-            return rounded(_at(rho, i) * value)
+    def loop(age_of, *how, start):
+        def turn(n, carry):
+            ages = [age_of(n * at_once + j) for j in range(at_once)]
+            return swept(ages, *how, *carry)
 
-        def rows(i):
-            return [_at(x, i)[:, :n_slots] for x in (history.sy, history.yy)]
-
-        return swept(ages, jnp.subtract, factor_of, rows, *carry)
-
-    def forwards(ages, carry):
-        def factor_of(i, value):
-            return _at(alpha, i) - rounded(_at(rho, i) * value)
-
-        def columns(i):
-            return [jnp.take_along_axis(history.sy, i[:, None, None], axis=2)[:, :n_slots, 0]]
-
-        return swept(ages, jnp.add, factor_of, columns, *carry)
-
-    n = 1
-    if not xla.has_cheap_branches():
-        n = max(n for n in range(1, CHAIN + 1) if n_slots % n == 0)
-
-    def loop(turn, age_of, start):
-        def body(k, carry):
-            return turn([age_of(k * n + j) for j in range(n)], carry)
-
-        return jax.lax.fori_loop(0, filled // n, body, start)
+        return jax.lax.fori_loop(jnp.int32(0), jnp.int32(filled // at_once), turn, start)
 
     # Turn -0.0 into +0.0. A system with fewer pairs runs extra turns that add +0.0, which would
     # change -0.0 and so its bits.
-    start = [jnp.where(x == 0, 0, x)[:, :n_slots] for x in (history.sg, history.yg)]
+    start = [jnp.where(x == 0, 0, x) for x in (history.sg[k, :n_slots], history.yg[k, :n_slots])]
     blank = jnp.zeros_like(start[0])
-    (_, yq), alpha = loop(backwards, lambda age: age, (start, blank))
-    yz = rounded(first[:, None] * yq)
-    _, rest = loop(forwards, lambda turn: filled - 1 - turn, ([yz], blank))
-    return [jnp.pad(x, [(0, 0), (0, n_empty)]) for x in (alpha, rest)]
+    (_, yq), alpha = loop(
+        lambda age: age,
+        jnp.subtract,
+        lambda i, value: rounded(inverse_of(i) * value),
+        (history.sy, history.yy),
+        start=(start, blank),
+    )
+    _, rest = loop(
+        lambda turn: filled - 1 - turn,
+        jnp.add,
+        lambda i, value: alpha[i] - rounded(inverse_of(i) * value),
+        (history.sy,),
+        start=([rounded(first[k] * yq)], blank),
+    )
+    return alpha, rest
 
 
-def _combined(history: PairHistory, gradient, first, alpha, rest, prefix):
+def _combined(history: PairHistory, gradient, first, alpha, rest, is_running, prefix):
     by_y = rounded(first[:, None] * alpha)
 
     def scaled(factor, g):
@@ -434,4 +415,5 @@ def _combined(history: PairHistory, gradient, first, alpha, rest, prefix):
     start = segment.map_rows(scaled, prefix, [(first, 0.0)], gradient)
     if not xla.has_cheap_branches():
         return jax.lax.fori_loop(0, history.sy.shape[1], turn, start, unroll=AT_ONCE)
-    return jax.lax.fori_loop(0, _most_filled(history), turn, start)
+    most = jnp.max(_filled(history, is_running), initial=0)
+    return jax.lax.fori_loop(0, most, turn, start)
