@@ -683,3 +683,24 @@ def test_a_batch_that_fails_ends_the_others(monkeypatch):
 def test_throw_names_what_did_not_converge():
     with pytest.raises(RuntimeError, match=r"1 of 1 .* 0 \(max_steps\)"):
         relax(structures()[:1], LennardJones(**ARGON), FIRE(), fmax=0.0, max_steps=1, throw=True)
+
+
+@pytest.mark.usefixtures("few_shapes")
+def test_a_structure_ends_where_no_list_can_be_made_whatever_its_lists_reach():
+    """Beyond 1e8 Å; where the last list was made depends on the skin, and on the batch."""
+    dimer = Atoms("Ar2", [[1e8 - 2.9, 0, 0], [1e8 - 0.3, 0, 0]])
+    ends = [
+        relax(
+            [dimer], LennardJones(**ARGON), FIRE(maxstep=0.02), fmax=0.001, max_steps=60, skin=skin
+        )
+        for skin in (0.5, 2.0, 8.5)
+    ]
+    assert {str(end.status[0]) for end in ends} == {"not_finite"}
+    assert len({end.steps[0] for end in ends}) == 1
+    for end in ends:
+        assert np.array_equal(end.atoms[0].positions, ends[0].atoms[0].positions)
+
+
+def test_a_list_may_reach_as_far_as_the_cutoff_again():
+    with pytest.raises(ValueError, match=r"skin must not exceed the cutoff, 8.5 Å, got 8.6"):
+        relax(structures()[:1], LennardJones(**ARGON), FIRE(), skin=8.6)

@@ -59,6 +59,8 @@ class PotentialWithSkin(NamedTuple):
                 SKIN_OF_EXPENSIVE_PAIRS if potential.has_expensive_pairs else SKIN
             ) * potential.cutoff
         skin = 0.0 if skin is None else one_number(skin, "skin", A_SKIN)
+        if 0 < potential.cutoff < skin:
+            raise ValueError(f"skin must not exceed the cutoff, {potential.cutoff:g} Å, got {skin}")
         # Without a cutoff a list holds all pairs and never becomes stale.
         return cls(potential, skin if has_cutoff else np.inf)
 

@@ -139,7 +139,8 @@ def relax(
             structure.
         dtype: float32 or float64; JAX's default float if None (float64 needs `jax_enable_x64`).
         skin: the reach of neighbour lists beyond the cutoff (Å); if None, 0.15 cutoffs, or 0.2 for
-            expensive pairs (embedded atoms). Changes speed only; not for calculators.
+            expensive pairs (embedded atoms). At most the cutoff. Changes speed only; not for
+            calculators.
         keep_best: return an unconverged structure at its point of lowest free energy (plus pV), not
             its last one.
         stress: compute the final stress of structures with fixed cells, too, where the energy is

@@ -16,6 +16,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int32, PyTree, Shaped
 
 from basinax.neighbors.edges import EdgeList, Frames
+from basinax.neighbors.search import LARGEST_POSITION
 from basinax.numerics import xla
 from basinax.numerics.rounding import rounded
 from basinax.structures.batch import padded_size
@@ -291,8 +292,8 @@ def moved_too_far(
 ) -> Bool[Array, "systems"]:
     """The mask of systems that need a new list: an atom has moved by more than half the skin.
 
-    These systems have a negative `skin_left`, which takes the same arguments. A position that is
-    not finite counts as unmoved.
+    These systems have a negative `skin_left`, which takes the same arguments. A position of NaN
+    counts as unmoved.
     """
     return skin_left(positions, neighbors, index, skin, cells) < 0
 
@@ -308,13 +309,15 @@ def skin_left(
 
     The skin minus twice the longest way of an atom since the list was made. In a moving cell, atoms
     move with the cell, and its strain reduces the skin as well. Only a system's own atoms and cell
-    count. NaN if a position is not finite, since no list helps then.
+    count. NaN if a position is NaN, since no list helps then. -inf if one is beyond
+    `LARGEST_POSITION`: the next list then fails, in whatever batch.
 
     Args:
         skin: in Å, one number or one per system.
         cells: the current cell vectors, in Å; needed if `neighbors` has `frames`.
     """
     d = positions - neighbors.positions
+    d = jnp.where(jnp.abs(positions) > LARGEST_POSITION, jnp.inf, d)
     left = jnp.asarray(skin, positions.dtype)
     if neighbors.frames is not None and cells is not None:
         frames = neighbors.frames
