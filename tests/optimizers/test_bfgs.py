@@ -18,10 +18,13 @@ from basinax import (
     apply_updates,
     relax,
     reset,
+    segment,
 )
+from basinax.optimizers.protocol import stepped
 from basinax.optimizers.quasi_newton.inverse_hessian import (
     InverseHessian,
     Places,
+    few_at_once,
     newton_step,
     unit_matrix,
 )
@@ -40,6 +43,13 @@ from cases import (
 )
 from cover import exhaustive
 from xla import AS_USERS
+
+
+@pytest.fixture(autouse=True)
+def two_matrices_at_once(monkeypatch):
+    """Two of the size of two rows, one of all others: few tests have matrices that fill a cache."""
+    monkeypatch.setattr("basinax.optimizers.quasi_newton.inverse_hessian.AT_ONCE", 2 * 8 * 8 * 8)
+
 
 SIZES = [3, 1, 8, 0, 5]
 INDEX = SystemIndex.from_sizes(SIZES)
@@ -84,6 +94,20 @@ def test_a_newton_step_is_that_of_absolute_eigenvalues():
         tolerance = 2000 * np.finfo(dtype).eps * np.abs(matrix).max(initial=0)
         np.testing.assert_allclose(step[rows], expected, rtol=0, atol=tolerance)
         start += size
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 9])
+def test_every_system_of_the_mask_is_worked_on_once(n):
+    """Two at a time; the last two may begin with one that is done."""
+    for mask in (np.arange(n) % 3 != 1, np.arange(n) == n - 1, np.zeros(n, bool)):
+        matrices, numbers = jnp.zeros((n, 8, 8)), jnp.arange(1.0, n + 1)
+
+        def count(mask, matrices, numbers):
+            change = jnp.where(mask, numbers, 0)
+            return matrices + change[:, None, None]
+
+        found = jax.jit(functools.partial(few_at_once, count))(mask, matrices, numbers)
+        assert (np.asarray(found) == np.where(mask, numbers, 0)[:, None, None]).all()
 
 
 def test_gathering_and_scattering_are_inverse():
@@ -241,6 +265,30 @@ def test_the_order_of_systems_changes_no_bit(name):
     for system in range(3):
         got = take(turned.prefix, after[1], 2 - system)
         assert same_bits(got, take(batch.prefix, after[0], system))
+
+
+@pytest.mark.parametrize("name", ["BFGS", "BFGSLineSearch", "LBFGSLineSearch"])
+def test_a_memory_stays_as_it_is_where_no_step_will_be_made(name):
+    """As where a system waits for its list: what was evaluated belongs to another point."""
+    optimizer, batch = OPTIMIZERS[name], wells_batch(2, 1, 2)
+    params, state = run(optimizer, batch.evaluate, batch.params, started(name, batch), 10)
+    step, n_learned = jax.jit(optimizer.update), 0
+
+    def memory(state, at):
+        (own,) = state.hessians if name == "BFGS" else state.memories
+        return take_state(own, at, batch.prefix)
+
+    for turn in range(32):
+        running = jnp.array([True, turn % 2 == 0, True])
+        energies, gradient = batch.evaluate(params)
+        known = {"energies": energies, "is_running": running}
+        move, after = step(gradient, state, params, **known)
+        is_same = same_bits(memory(after, 1), memory(state, 1))
+        assert is_same or running[1]
+        n_learned += not is_same
+        params = segment.where(running, apply_updates(params, move), params, batch.prefix)
+        state = stepped(running, after, state)
+    assert n_learned
 
 
 def parts(name, padding):

@@ -15,9 +15,9 @@ from basinax.numerics.settings import FixedCount, Limit, Positive
 from basinax.optimizers.protocol import (
     AbstractState,
     check_state,
+    kept_field,
     needed,
     rows_field,
-    states_field,
     systems_field,
 )
 from basinax.optimizers.quasi_newton.inverse_hessian import (
@@ -69,10 +69,9 @@ class BFGS(AbstractDense):
         y = places.gather(segment.map_leaves(jnp.subtract, gradient, state.gradient))
         # As in ASE, a step below 1e-7 updates nothing.
         is_step = state.has_last & (jnp.max(jnp.abs(s), axis=1, initial=0) >= 1e-7)
-        hessian = fitted(hessian, places, s, y, is_step)
-
         everyone = jnp.ones_like(state.has_last)
         needing = everyone if is_running is None else is_running
+        hessian = fitted(hessian, places, s, y, is_step & needing)
         units = rescale.units(gradient, prefix)
         g = rescale.scaled_by_power(gradient, units, prefix)
         step, hessian = newton_step(hessian, places, places.gather(g), needing)
@@ -92,4 +91,4 @@ class BFGSState(AbstractState):
     gradient: PyTree[Float[Array, "_rows *_components"]] = rows_field()
     """At the last step."""
     has_last: Bool[Array, "systems"] = systems_field()
-    hessians: tuple[InverseHessian] = states_field()
+    hessians: tuple[InverseHessian] = kept_field()

@@ -53,5 +53,5 @@ class BFGSLineSearch(AbstractLineSearch, AbstractDense):
         has_fallen = jnp.abs(slope) < jnp.abs(last_slope)
         learns = stage.is_new & has_fallen & ~stage.is_poor
         memory = fitted(memory, places, s, y, learns)
-        direction = places.scatter(-places.apply(memory.matrix, gradient))
+        direction = places.scatter(-places.apply(memory.matrix, gradient, stage.is_accepted))
         return lengthened(rescale.scaled_by_power(direction, -units, prefix), prefix), memory

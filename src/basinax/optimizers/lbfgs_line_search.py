@@ -37,6 +37,8 @@ class LBFGSLineSearch(AbstractLineSearch):
             [(stage.gradient, units), (stage.s, pair_units), (stage.y, pair_units)], prefix
         )
         is_kept = stage.is_new & jnp.isfinite(segment.longest_row(y, prefix))
-        memory = remember(memory, s, y, is_kept, gradient, prefix, units, pair_units)
-        direction = descent(memory, gradient, self.first_scale(gradient, prefix), prefix)
+        accepted = stage.is_accepted
+        memory = remember(memory, s, y, is_kept, gradient, prefix, units, pair_units, accepted)
+        first = self.first_scale(gradient, prefix)
+        direction = descent(memory, gradient, first, prefix, accepted)
         return lengthened(rescale.scaled_by_power(direction, -units, prefix), prefix), memory

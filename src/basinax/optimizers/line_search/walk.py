@@ -24,15 +24,16 @@ from basinax.optimizers.protocol import (
     AbstractTransform,
     check_state,
     has_part,
+    kept_field,
     needed,
     needed_energies,
     rows_field,
-    states_field,
     systems_field,
     where_systems,
     with_prefix,
 )
 from basinax.systems import rescale, segment
+from basinax.systems.index import where_any
 from basinax.systems.prefix import owned, per_system
 from basinax.systems.types import PerSystem, Prefix, Tree
 
@@ -96,7 +97,7 @@ class WalkState(AbstractState):
     """Whether the next evaluation is the origin again, after both searches failed."""
     has_failed: Bool[Array, "systems"] = systems_field()
     """Whether the last evaluation was such an origin."""
-    memories: tuple[Any] = states_field()
+    memories: tuple[Any] = kept_field()
 
 
 class AbstractLineSearch(AbstractTransform):
@@ -119,7 +120,10 @@ class AbstractLineSearch(AbstractTransform):
 
     @abc.abstractmethod
     def choose(self, memory: Any, stage: Stage) -> tuple[Tree, Any]:
-        """The next direction, and the memory with the last step added."""
+        """The next direction, and the memory with the last step added.
+
+        The memory of systems outside `stage.is_accepted` stays as it is.
+        """
 
     def forget(self, memory: Any, parameters: Tree, index_prefix: Prefix) -> Any:
         """Reset the memory to its value before the first step."""
@@ -164,7 +168,9 @@ class AbstractLineSearch(AbstractTransform):
             memories=(self.nothing(parameters, index_prefix),),
         )
 
-    def update(self, updates, state: WalkState, params=None, *, energies=None, **extra):
+    def update(
+        self, updates, state: WalkState, params=None, *, energies=None, is_running=None, **extra
+    ):
         check_state(state, WalkState, self)
         prefix, gradient, who = state.index_prefix, updates, type(self).__name__
         params = needed(params, who)
@@ -176,6 +182,8 @@ class AbstractLineSearch(AbstractTransform):
         has_trial = state.trial > 0  # false if the search could not begin
         is_accepted = ~state.is_searching | (verdict.is_accepted & has_trial)
         has_failed = state.is_searching & (verdict.has_failed | ~has_trial)
+        if is_running is not None:
+            is_accepted, has_failed = is_accepted & is_running, has_failed & is_running
         is_repeated = has_failed & ~state.is_repeated
         is_given_up = has_failed & state.is_repeated
 
@@ -295,10 +303,14 @@ def _directed(
     is_forgotten = is_repeated | (stage.is_accepted & ~(is_downhill & jnp.isfinite(length)))
     direction = segment.where(is_forgotten, steepest, direction, prefix)
     exponents = jnp.where(is_forgotten, units, exponents)
-    is_learning = stage.is_accepted & ~is_forgotten
-    memory = where_systems(is_learning, with_prefix(learned, prefix), memory)
-    fresh = with_prefix(walker.forget(memory, params, prefix), prefix)
-    return direction, exponents, where_systems(is_forgotten, fresh, memory), is_forgotten
+    learned = with_prefix(learned, prefix)
+
+    def fresh():
+        found = with_prefix(walker.forget(learned, params, prefix), prefix)
+        return where_systems(is_forgotten, found, learned)
+
+    memory = where_any(is_forgotten, fresh, lambda: learned)
+    return direction, exponents, memory, is_forgotten
 
 
 def _shortened(search: Search, direction: Tree, exponents, prefix: Prefix):

@@ -8,6 +8,7 @@ no bit.
 import dataclasses
 import itertools
 import math
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -16,6 +17,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float, Int32, Shaped
 
+from basinax.numerics import xla
 from basinax.numerics.exponents import scale_exactly, split
 from basinax.numerics.memory import require_memory
 from basinax.numerics.rounding import BLOCK, add_rows, rounded
@@ -194,9 +196,13 @@ class Places:
             results.append(placed.reshape(jnp.shape(leaf)))
         return structure.unflatten(results)
 
-    def sum(self, products: Float[Array, "systems places *rest"]) -> Float[Array, "systems *rest"]:
+    def sum(
+        self,
+        products: Float[Array, "systems places *rest"],
+        is_place: Bool[Array, "systems places"],
+    ) -> Float[Array, "systems *rest"]:
         """The sum over places, in an order that does not depend on the number of empty places."""
-        is_place = self.is_place.reshape(self.is_place.shape + (1,) * (products.ndim - 2))
+        is_place = is_place.reshape(is_place.shape + (1,) * (products.ndim - 2))
         products = jnp.where(is_place, products, -0.0)
         total = jnp.zeros(products.shape[:1] + products.shape[2:], products.dtype)
         for start, end in itertools.pairwise([0, *self._ends]):
@@ -204,11 +210,60 @@ class Places:
         return jnp.where(total == 0, 0, total)
 
     def dot(self, a: Vector, b: Vector) -> PerSystem:
-        return self.sum(rounded(a * b))
+        return self.sum(rounded(a * b), self.is_place)
 
-    def apply(self, matrix: Matrix, vector: Vector) -> Vector:
-        """A symmetric matrix times a vector."""
-        return self.sum(rounded(matrix * vector[:, :, None]))
+    def apply(
+        self, matrix: Matrix, vector: Vector, mask: Bool[Array, "systems"] | None = None
+    ) -> Vector:
+        """A symmetric matrix times a vector; outside the mask the result has no meaning."""
+        mask = jnp.ones(len(vector), bool) if mask is None else mask
+
+        def applied(_mask, _start, vector, is_place, matrix):
+            return self.sum(rounded(matrix * vector[:, :, None]), is_place)
+
+        return few_at_once(applied, mask, jnp.zeros_like(vector), vector, self.is_place, matrix)
+
+
+AT_ONCE = 1 << 20
+"""The most bytes of matrices that a CPU works on at once, which its cache keeps."""
+
+
+def few_at_once(
+    function: Callable[..., Array],
+    mask: Bool[Array, "systems"],
+    start: Shaped[Array, "systems *_rest"],
+    *arrays: Shaped[Array, "systems *_rest"],
+) -> Array:
+    """`function(mask, start, *arrays)`; on a CPU, of a few systems at a time, if any is masked.
+
+    A matrix then stays in the cache, and what the function reads has been stored: XLA would compute
+    the entries of a vector anew for each row of a matrix.
+
+    Args:
+        function: a function of systems that share no operation.
+        start: the result for systems that are left out.
+    """
+    n = len(mask)
+    of_a_system = max(x.size // max(n, 1) * x.dtype.itemsize for x in (start, *arrays))
+    at_once = max(1, AT_ONCE // max(1, of_a_system))
+    if not xla.has_cheap_branches() or at_once >= n:
+        return function(mask, start, *arrays)
+    n_groups = -(-n // at_once)
+    is_busy = jnp.pad(mask, (0, n_groups * at_once - n)).reshape(n_groups, at_once).any(1)
+    groups = jnp.argsort(~is_busy, stable=True).astype(jnp.int32)
+
+    def turn(k, found):
+        first = groups[k] * at_once
+        begin = jnp.minimum(first, n - at_once)
+        # The last group may begin inside the one before it.
+        is_new = begin + jnp.arange(at_once, dtype=jnp.int32) >= first
+        own, before, *others = (
+            jax.lax.dynamic_slice_in_dim(x, begin, at_once) for x in (mask, found, *arrays)
+        )
+        result = function(own & is_new, before, *others)
+        return jax.lax.dynamic_update_slice_in_dim(found, result, begin, 0)
+
+    return jax.lax.fori_loop(0, is_busy.sum(dtype=jnp.int32), turn, start)
 
 
 def fitted(
@@ -221,18 +276,22 @@ def fitted(
     """
     s, y = _balanced(s, y)
     a = places.dot(s, y)
-    hy = places.apply(hessian.matrix, y)
+    hy = places.apply(hessian.matrix, y, mask)
     has_inverse = jnp.isfinite(a) & (a != 0)
     inverse = rounded(1 / jnp.where(has_inverse, a, 1))
     size = inverse + rounded(rounded(inverse * places.dot(y, hy)) * inverse)
     mask = mask & has_inverse & jnp.isfinite(size)
-    outer = lambda u, v: rounded(u[:, :, None] * v[:, None, :])  # noqa: E731
-    cross = outer(hy, s) + outer(s, hy)
-    matrix = hessian.matrix + rounded(size[:, None, None] * outer(s, s))
-    matrix = matrix - rounded(inverse[:, None, None] * cross)
+
+    def updated(mask, before, s, hy, size, inverse):
+        outer = lambda u, v: rounded(u[:, :, None] * v[:, None, :])  # noqa: E731
+        cross = outer(hy, s) + outer(s, hy)
+        matrix = before + rounded(size[:, None, None] * outer(s, s))
+        matrix = matrix - rounded(inverse[:, None, None] * cross)
+        return jnp.where(mask[:, None, None], matrix, before)
+
     return dataclasses.replace(
         hessian,
-        matrix=jnp.where(mask[:, None, None], matrix, hessian.matrix),
+        matrix=few_at_once(updated, mask, hessian.matrix, s, hy, size, inverse),
         is_definite=hessian.is_definite & (~mask | (a > 0)),
     )
 
@@ -267,13 +326,14 @@ def newton_step(
 
     The eigenvalues are computed only if some system of `mask` is not known to be definite.
     """
-    plain = places.apply(hessian.matrix, gradient)
+    plain = places.apply(hessian.matrix, gradient, mask)
     if not plain.size:
         return -plain, hessian
     is_doubtful = mask & ~hessian.is_definite
     signed, is_definite = _signed(hessian.matrix, places, gradient, is_doubtful)
     is_turned = is_doubtful & ~is_definite
-    careful = jnp.where(is_turned[:, None], places.apply(hessian.matrix, signed), plain)
+    turned = places.apply(hessian.matrix, signed, is_turned)
+    careful = jnp.where(is_turned[:, None], turned, plain)
     hessian = dataclasses.replace(hessian, is_definite=hessian.is_definite | is_definite)
     return -careful, hessian
 

@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float
 from basinax.numerics import xla
 from basinax.numerics.exponents import scale_exactly, split
 from basinax.numerics.rounding import BLOCK, rounded, tree_sum
+from basinax.systems.index import where_any
 
 Matrix = Float[Array, "entries entries"]
 Vector = Float[Array, "entries"]
@@ -45,9 +46,12 @@ def sign_product(
         vector, answer = _signed(*system)
         return _put(left, False, at), _put(signed, vector, at), _put(is_definite, answer, at)
 
-    start = mask, jnp.zeros_like(vectors), jnp.zeros_like(mask)
-    _, signed, is_definite = jax.lax.while_loop(lambda carry: jnp.any(carry[0]), work, start)
-    return signed, is_definite
+    def loop():
+        return jax.lax.while_loop(lambda carry: jnp.any(carry[0]), work, (mask, *nothing))[1:]
+
+    nothing = jnp.zeros_like(vectors), jnp.zeros_like(mask)
+    # XLA would compute what no turn changes before the loop, and so all of it for one system.
+    return where_any(mask, loop, lambda: nothing)
 
 
 def _at(x, k):
