@@ -7,7 +7,6 @@ import signal
 import threading
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from ase import Atoms
@@ -23,16 +22,12 @@ from basinax import (
     BFGS,
     FIRE,
     LBFGS,
-    AbstractState,
-    AbstractTransform,
     GradientDescent,
     LevenbergMarquardt,
     MaxForce,
     MaxStepSize,
     Status,
     chain,
-    segment,
-    systems_field,
 )
 from basinax.atoms import (
     EMT,
@@ -54,6 +49,7 @@ from basinax.results.bar import Bar
 from comparison import same
 from cover import exhaustive
 from follow_ase import walk_of_ase
+from lost import Lost
 
 ARGON = {"epsilon": 0.0104, "sigma": 3.40, "cutoff": 8.5}
 
@@ -162,26 +158,6 @@ def test_structures_of_other_sizes_begin_in_a_batch_that_is_half_empty(monkeypat
     assert len(moved) >= 3
     for one, other in zip(together.history, streamed.history, strict=True):
         assert np.array_equal(one.energies, other.energies)
-
-
-class CountState(AbstractState):
-    index_prefix: object
-    count: object = systems_field()
-
-
-class Lost(AbstractTransform):
-    """Descends, and steps to NaN after so many steps."""
-
-    after: object
-
-    def init(self, parameters, index_prefix=None):
-        count = jnp.zeros_like(segment.blank(parameters, index_prefix), jnp.int32)
-        return CountState(index_prefix, count)
-
-    def update(self, updates, state, params=None, **extra):
-        factor = jnp.where(state.count >= self.after, jnp.nan, -0.1)
-        steps = segment.scale(updates, factor.astype(updates.dtype), state.index_prefix)
-        return steps, CountState(state.index_prefix, state.count + 1)
 
 
 @few_lengths

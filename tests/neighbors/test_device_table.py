@@ -26,6 +26,7 @@ from basinax.structures import machine
 from basinax.structures.read import cells_of
 from comparison import same
 from cover import exhaustive
+from lost import Lost
 from metals import SYSTEMS as METALS
 from structures import moved, rattled
 
@@ -278,3 +279,27 @@ def test_a_system_that_loses_its_list_or_grows_too_large_leaves_the_others_their
     monkeypatch.setattr("basinax.structures.machine.CPU.candidates", 0)
     hosted = relax(atoms, ARGON, GradientDescent(rates), **settings)
     assert [k for k in range(5) if not same(together, k, hosted, k)] == []
+
+
+@pytest.mark.usefixtures("on_device")
+def test_a_structure_that_is_lost_ends_as_alone_where_lists_move_to_the_host(monkeypatch):
+    """Half are lost in the last turn before a look: they need no list, and can get none."""
+    crystal, rebuild, n_calls = bulk("Ar", "fcc", 5.3, cubic=True), DeviceTable.rebuild, 0
+    atoms = [rattled(crystal, k, width) for k, width in enumerate([0.001, 0.4] * 4)]
+
+    def rebuilt(self, *how):
+        nonlocal n_calls
+        n_calls += 1
+        return None if n_calls == 2 else rebuild(self, *how)
+
+    monkeypatch.setattr(machine.CPU, "turns", 2)
+    monkeypatch.setattr(DeviceTable, "rebuild", rebuilt)
+    settings = {"max_steps": 14, "fmax": 0.0, "skin": 0.02}
+    optimizer = Lost(np.array([1, 9] * 4, np.int32))
+    together = relax(atoms, ARGON, optimizer, **settings)
+    assert n_calls == 2
+    monkeypatch.setattr(machine.CPU, "candidates", 0)
+    hosted = relax(atoms, ARGON, optimizer, **settings)
+    assert (hosted.status == Status.NOT_FINITE).all()
+    assert [k for k in range(8) if not same(together, k, hosted, k)] == []
+    assert np.array_equal(together.evaluations, hosted.evaluations)
