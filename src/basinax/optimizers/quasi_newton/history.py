@@ -205,8 +205,8 @@ def newest_scale(
     history: PairHistory, otherwise: Float[Array, "systems"]
 ) -> Float[Array, "systems"]:
     """s·y/y·y of the newest pair, the size of the inverse Hessian; `otherwise` without a pair."""
-    newest = _slot_of(history, 0)
-    sy, yy = (_at(_diagonal(products), newest) for products in (history.sy, history.yy))
+    systems, newest = jnp.arange(len(history.pushes)), (history.pushes - 1) % history.room
+    sy, yy = (products[systems, newest, newest] for products in (history.sy, history.yy))
     has_pair = (history.pushes > 0) & (yy > 0)
     return jnp.where(has_pair, rounded(sy / jnp.where(has_pair, yy, 1)), otherwise)
 
@@ -218,25 +218,6 @@ def _slots(history: PairHistory) -> Int32[Array, "1 slots"]:
 def _filled(history: PairHistory, is_running) -> Int32[Array, "systems"]:
     """The number of filled slots of each system; 0 for those that do not run."""
     return jnp.where(is_running, jnp.minimum(history.pushes, history.room), 0)
-
-
-def _slot_of(history: PairHistory, age) -> Int32[Array, "systems"]:
-    """The slot of each system's pair of the given age; the newest pair has age 0.
-
-    A system without a pair of that age has an empty slot there.
-    """
-    own = (history.pushes - 1 - age) % history.room
-    return jnp.where(age < history.room, own, age)
-
-
-def _at(values: Float[Array, "systems slots *rest"], slot: Int32[Array, "systems"]):
-    """The value of each system at its slot."""
-    slot = slot.reshape((-1,) + (1,) * (values.ndim - 1))
-    return jnp.take_along_axis(values, slot, axis=1)[:, 0]
-
-
-def _diagonal(products):
-    return jnp.diagonal(products, axis1=1, axis2=2)
 
 
 def _with_slots(history: PairHistory, tree, is_running, prefix):
