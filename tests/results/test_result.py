@@ -3,9 +3,11 @@
 import csv
 import dataclasses
 import errno
+import functools
 import io
 import json
 import os
+import threading
 
 import jax
 import numpy as np
@@ -519,3 +521,20 @@ def test_structures_of_a_subclass_keep_its_attributes():
     assert np.array_equal(found.surfaces, octahedron.surfaces)
     assert found.surfaces is not octahedron.surfaces
     assert np.array_equal(found.copy().get_layers(), octahedron.get_layers())
+
+
+class Labelled(Atoms):
+    """With an attribute that cannot be copied, and one that is computed once."""
+
+    @functools.cached_property
+    def spread(self):
+        return np.ptp(self.positions)
+
+
+def test_what_a_subclass_computed_once_or_cannot_copy_costs_no_result():
+    atoms = Labelled("Cu2", [[0, 0, 0], [0, 0, 3.0]])
+    atoms.lock = threading.Lock()
+    assert atoms.spread == 3.0
+    found = relax([atoms], EMT(), FIRE(), fmax=0.05).atoms[0]
+    assert found.lock is atoms.lock
+    assert found.spread == np.ptp(found.positions) < 2.9

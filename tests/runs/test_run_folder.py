@@ -10,6 +10,7 @@ import errno
 import io
 import json
 import os
+import pickle
 import re
 import resource
 import shutil
@@ -243,6 +244,7 @@ def test_a_row_gives_a_structure_back_in_its_bits(tmp_path):
     kept.add([(12, entry)])
     ((number, back),) = kept.entries()
     assert number == 12
+    assert pickle.loads(pickle.dumps(back)).atoms == entry.atoms
     assert back.atoms == entry.atoms
     assert repr(columns_of([back], Relaxed)) == repr(columns_of([entry], Relaxed))
     assert back.history is entry.history is None

@@ -309,8 +309,8 @@ def skin_left(
 
     The skin minus twice the longest way of an atom since the list was made. In a moving cell, atoms
     move with the cell, and its strain reduces the skin as well. Only a system's own atoms and cell
-    count. NaN if a position is NaN, since no list helps then. -inf if one is beyond
-    `LARGEST_POSITION`: the next list then fails, in whatever batch.
+    count. NaN if a position is NaN, since no list helps then. With a finite skin, -inf if one is
+    beyond `LARGEST_POSITION`: the next list then fails, in whatever batch.
 
     Args:
         skin: in Å, one number or one per system.

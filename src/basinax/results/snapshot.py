@@ -1,8 +1,8 @@
 """One structure at a point, with its results."""
 
 import copy
+import functools
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +25,8 @@ class Template(NamedTuple):
     info: dict[Any, Any]
     constraints: Sequence[Any]
     celldisp: np.ndarray | None = None
-    others: Mapping[str, Any] = MappingProxyType({})
-    """Attributes of a subclass of `Atoms`, as the surfaces of `ase.cluster.Cluster`."""
+    others: Mapping[str, Any] | None = None
+    """Attributes that a subclass of `Atoms` adds, as the surfaces of `ase.cluster.Cluster`."""
 
     @classmethod
     def of(cls, atoms: Atoms) -> "Template":
@@ -37,7 +37,7 @@ class Template(NamedTuple):
         arrays = {x: array.copy() for x, array in atoms.arrays.items() if x != "positions"}
         constraints = copy.deepcopy(atoms.constraints) if atoms.constraints else ()
         pbc, info, shift = atoms.pbc.copy(), without_outcome(atoms.info), atoms.get_celldisp()
-        others = {x: copy.copy(value) for x, value in vars(atoms).items() if x not in OF_ATOMS}
+        others = None if type(atoms) is Atoms else _further(atoms)
         return cls(type(atoms), arrays, pbc, info, constraints, shift, others)
 
     def at(self, positions: np.ndarray, cell: np.ndarray, results: dict[str, Any]) -> Atoms:
@@ -52,12 +52,30 @@ class Template(NamedTuple):
             x: np.array(positions if x == "positions" else self.arrays[x]) for x in names
         }
         atoms.set_constraint(copy.deepcopy(self.constraints))
-        vars(atoms).update({x: copy.copy(value) for x, value in self.others.items()})
+        vars(atoms).update({x: _copied(value) for x, value in (self.others or {}).items()})
         if results:
             atoms.calc = SinglePointCalculator(atoms)
             # Calculators may have properties that ASE's constructor refuses.
             atoms.calc.results = results
         return atoms
+
+
+def _further(atoms: Atoms) -> dict[str, Any]:
+    """The attributes that are not of `Atoms`, but for properties that were computed and kept."""
+
+    def is_kept(name: str) -> bool:
+        of_class = getattr(type(atoms), name, None)
+        return name not in OF_ATOMS and not isinstance(of_class, functools.cached_property)
+
+    return {x: _copied(value) for x, value in vars(atoms).items() if is_kept(x)}
+
+
+def _copied(value: Any) -> Any:
+    """A copy, or the object itself if it has none, as a lock."""
+    try:
+        return copy.copy(value)
+    except Exception:
+        return value
 
 
 class Snapshot(NamedTuple):

@@ -32,12 +32,12 @@ from basinax.systems.types import Exponents, Prefix, Tree
 # of slots of a batch changes no bit.
 
 
-FEW = 32
-"""If no system has filled more slots, the recursion leaves out all others."""
-
 AT_ONCE = 8
 """Slots per turn of a sum that goes through all of them, where ends are not cheap; see
 `xla.has_cheap_branches`."""
+
+FEW = 32
+"""If no system has filled more slots, the recursion leaves out all others, there."""
 
 CHAIN = 5
 """Slots per turn of the recursion at most, there. A turn takes as many kernels as one of one slot;

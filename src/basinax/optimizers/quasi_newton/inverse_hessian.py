@@ -234,14 +234,14 @@ def few_at_once(
     start: Shaped[Array, "systems *_rest"],
     *arrays: Shaped[Array, "systems *_rest"],
 ) -> Array:
-    """`function(mask, start, *arrays)`; on a CPU, of a few systems at a time, if any is masked.
+    """`function(mask, start, *arrays)`; on a CPU, of a few systems at a time.
 
     A matrix then stays in the cache, and what the function reads has been stored: XLA would compute
-    the entries of a vector anew for each row of a matrix.
+    the entries of a vector anew for each row of a matrix. Groups without a system of the mask are
+    left out, and keep `start`.
 
     Args:
         function: a function of systems that share no operation.
-        start: the result for systems that are left out.
     """
     n = len(mask)
     of_a_system = max(x.size // max(n, 1) * x.dtype.itemsize for x in (start, *arrays))
