@@ -163,6 +163,7 @@ EVERY_DAY = {
     ("LBFGS", "no components"),
     ("BFGS", "no leaf"),
     ("ConjugateGradient", "no leaf and no index"),
+    ("LBFGS", "no rows"),
 }
 """One for each kind of state, and each kind of nothing."""
 

@@ -279,6 +279,8 @@ def _coefficients(history: PairHistory, first, is_running):
     """αᵢ and αᵢ - βᵢ of the two loops: -H g = -first (g - Σ αᵢ yᵢ) - Σ (αᵢ - βᵢ) sᵢ."""
     memory = history.sy.shape[1]
     products = dataclasses.replace(history, s=None, y=None)  # a branch may copy what it gets
+    if not len(first):  # JAX refuses any index into no systems
+        return history.sg, history.yg
     if xla.has_cheap_branches():
         return one_kernel(_one_by_one)(products, first, _filled(history, is_running))
     if memory <= FEW:
