@@ -509,6 +509,11 @@ WRONG = {
     "steps below zero": ({"max_steps": -3}, ValueError, "max_steps must be an integer .* -3"),
     "a skin below zero": ({"skin": -1.0}, ValueError, "skin must be 0 Å or more, got -1.0"),
     "a skin that is NaN": ({"skin": np.nan}, ValueError, "skin must be 0 Å or more"),
+    "a skin beyond the cutoff": (
+        {"skin": 8.6},
+        ValueError,
+        r"skin must not exceed the cutoff, 8.5 Å, got 8.6",
+    ),
     "a class of optimizers": ({"optimizer": FIRE}, TypeError, "the class FIRE"),
     "a fit of residuals": (
         {"optimizer": chain(LevenbergMarquardt(), MaxStepSize(0.1))},
@@ -675,8 +680,3 @@ def test_a_structure_ends_where_no_list_can_be_made_whatever_its_lists_reach():
     assert len({end.steps[0] for end in ends}) == 1
     for end in ends:
         assert np.array_equal(end.atoms[0].positions, ends[0].atoms[0].positions)
-
-
-def test_a_list_may_reach_as_far_as_the_cutoff_again():
-    with pytest.raises(ValueError, match=r"skin must not exceed the cutoff, 8.5 Å, got 8.6"):
-        relax(structures()[:1], LennardJones(**ARGON), FIRE(), skin=8.6)

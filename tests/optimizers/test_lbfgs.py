@@ -11,6 +11,7 @@ from basinax import LBFGS, SystemIndex, apply_updates, relax, reset, rounded, se
 from basinax.optimizers.quasi_newton.history import (
     PairHistory,
     _coefficients,
+    _filled,
     _one_by_one,
     _side_by_side,
 )
@@ -80,8 +81,8 @@ def test_the_recursion_has_the_same_bits_for_systems_one_by_one_and_side_by_side
     assert np.count_nonzero(few[0]) == filled.sum()
     assert same_bits(few, every)
     assert same_bits(few, jax.jit(_one_by_one)(known, first, jnp.asarray(filled)))
-    is_running = jnp.asarray(room < 40)
-    chosen = jax.jit(_coefficients)(known, first, is_running)
+    running = _filled(known, jnp.asarray(room < 40))
+    chosen = jax.jit(_coefficients)(known, first, running)
     assert same_bits(*([x[room < 40] for x in found] for found in (few, chosen)))
 
 

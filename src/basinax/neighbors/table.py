@@ -402,17 +402,20 @@ class _Stretches:
 
     def end_with(self, systems: np.ndarray, counts: np.ndarray) -> int:
         """The end after `place`."""
-        counts = counts[counts > self.capacities[systems]]
-        return self.end + int((counts + counts // 8).sum())
+        return self.end + int(self._further(systems, counts)[1].sum())
 
     def place(self, systems: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """The places of so many entries of systems; too long stretches move to the end."""
-        moved = counts > self.capacities[systems]
-        capacities = counts[moved] + counts[moved] // 8
+        moved, capacities = self._further(systems, counts)
         self.capacities[systems[moved]] = capacities
         self.starts[systems[moved]] = self.end + np.cumsum(capacities) - capacities
         self.end += int(capacities.sum())
         return ranges(self.starts[systems], counts)
+
+    def _further(self, systems: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which of these systems need a longer stretch, and how long their new ones are."""
+        moved = counts > self.capacities[systems]
+        return moved, counts[moved] + counts[moved] // 8
 
 
 def _counts(ascending: np.ndarray, n: int) -> np.ndarray:

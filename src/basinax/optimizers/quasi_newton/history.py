@@ -124,7 +124,7 @@ def remember(
     prefix: Prefix,
     exponents: Exponents,
     pair_exponents: Exponents,
-    is_running: Bool[Array, "systems"] | None = None,
+    is_running: Bool[Array, "systems"],
 ) -> PairHistory:
     """The history with one more pair in the systems of `mask`, in place of the oldest if full.
 
@@ -137,8 +137,7 @@ def remember(
     memory = history.sy.shape[1]
     written = jnp.where(mask, history.pushes % history.room, memory)
     is_written = _slots(history) == written[:, None]
-    running = jnp.ones_like(mask) if is_running is None else is_running
-    sg, yg = _with_slots(history, gradient, running, prefix)
+    sg, yg = _with_slots(history, gradient, _filled(history, is_running), prefix)
     # Write slots after the products above read them, so that XLA updates in place (`xla.after`).
     written = xla.after(written, sg[:, 0], never=written < -1)
 
@@ -149,20 +148,21 @@ def remember(
     by_sg, by_yg = _differences(history, [sg, yg], exponents, pair_exponents)
     sy_row = with_pair(by_sg, s, y)
     yy_row = with_pair(by_yg, y, y)
-    slots = {"s": history.s, "y": history.y}
-    slots = _with_slot(slots, {"s": s, "y": y}, written, memory, prefix)
-    sy, yy = (
-        _crossed(products, row, written)
-        for products, row in ((history.sy, sy_row), (history.yy, yy_row))
-    )
+    at = segment.map_rows(lambda at, _: at, prefix, [(written, memory)], s)
     numbers = with_pair(sg, s, gradient), with_pair(yg, y, gradient), exponents
-    if is_running is not None:
-        last = history.sg, history.yg, history.exponents
-        numbers = select_systems(is_running, numbers, last)
-    sg, yg, exponents = numbers
-    pushes = history.pushes + mask.astype(jnp.int32)
-    known = {"sg": sg, "yg": yg, "exponents": exponents, "pushes": pushes}
-    return dataclasses.replace(history, **slots, sy=sy, yy=yy, **known)
+    last = history.sg, history.yg, history.exponents
+    sg, yg, exponents = select_systems(is_running, numbers, last)
+    return dataclasses.replace(
+        history,
+        s=jax.tree.map(_put, history.s, at, s),
+        y=jax.tree.map(_put, history.y, at, y),
+        sy=_crossed(history.sy, sy_row, written),
+        yy=_crossed(history.yy, yy_row, written),
+        sg=sg,
+        yg=yg,
+        exponents=exponents,
+        pushes=history.pushes + mask.astype(jnp.int32),
+    )
 
 
 def _differences(history: PairHistory, now: list[Array], exponents, pair_exponents) -> list[Array]:
@@ -188,7 +188,7 @@ def descent(
     gradient: Tree,
     first: Float[Array, "systems"],
     prefix: Prefix,
-    is_running: Bool[Array, "systems"] | None = None,
+    is_running: Bool[Array, "systems"],
 ) -> Tree:
     """-H g, for the inverse Hessian H that fits the pairs and starts from `first` times 1.
 
@@ -196,9 +196,9 @@ def descent(
         gradient: the gradient of the last call of `remember`.
         is_running: rows of other systems mean nothing.
     """
-    running = jnp.ones_like(first, bool) if is_running is None else is_running
-    alpha, rest = _coefficients(history, first, running)
-    return _combined(history, gradient, first, alpha, rest, running, prefix)
+    filled = _filled(history, is_running)
+    alpha, rest = _coefficients(history, first, filled)
+    return _combined(history, gradient, first, alpha, rest, filled, prefix)
 
 
 def newest_scale(
@@ -220,10 +220,13 @@ def _filled(history: PairHistory, is_running) -> Int32[Array, "systems"]:
     return jnp.where(is_running, jnp.minimum(history.pushes, history.room), 0)
 
 
-def _with_slots(history: PairHistory, tree, is_running, prefix):
-    """s · x and y · x of each slot of systems that run, +0 for empty slots."""
+def _most(filled: Int32[Array, "systems"]) -> Int32[Array, ""]:
+    return jnp.max(filled, initial=0)
+
+
+def _with_slots(history: PairHistory, tree, filled, prefix):
+    """s · x and y · x of each filled slot, +0 for others."""
     memory, systems = history.sy.shape[1], history.pushes.shape[0]
-    filled = _filled(history, is_running)
     is_filled = _slots(history) < filled[:, None]
 
     def known(products):
@@ -244,21 +247,11 @@ def _with_slots(history: PairHistory, tree, is_running, prefix):
         ]
 
     blank = jnp.zeros_like(history.sg, shape=(memory, systems))
-    return known(jax.lax.fori_loop(0, jnp.max(filled, initial=0), turn, [blank, blank]))
+    return known(jax.lax.fori_loop(0, _most(filled), turn, [blank, blank]))
 
 
 DROPPED: Any = {"mode": "drop", "unique_indices": True}
 """Arguments of a write, which leaves out places past the end."""
-
-
-def _with_slot(slots, newest, written: Int32[Array, "systems"], memory: int, prefix):
-    """The slots, with the one in `written` replaced in each system; `memory` replaces none."""
-
-    def put(slots, new):
-        at = segment.map_rows(lambda at, _: at, prefix, [(written, memory)], new)
-        return jax.tree.map(_put, slots, at, new)
-
-    return {name: put(slots[name], newest[name]) for name in slots}
 
 
 def _put(slots, at, new):
@@ -275,19 +268,18 @@ def _crossed(products, new, written: Int32[Array, "systems"]):
     return products.at[systems, written].set(new, **DROPPED)
 
 
-def _coefficients(history: PairHistory, first, is_running):
+def _coefficients(history: PairHistory, first, filled):
     """αᵢ and αᵢ - βᵢ of the two loops: -H g = -first (g - Σ αᵢ yᵢ) - Σ (αᵢ - βᵢ) sᵢ."""
     memory = history.sy.shape[1]
     products = dataclasses.replace(history, s=None, y=None)  # a branch may copy what it gets
     if not len(first):  # JAX refuses any index into no systems
         return history.sg, history.yg
     if xla.has_cheap_branches():
-        return one_kernel(_one_by_one)(products, first, _filled(history, is_running))
+        return one_kernel(_one_by_one)(products, first, filled)
     if memory <= FEW:
         return _side_by_side(memory, products, first)
     few, every = (functools.partial(_side_by_side, n) for n in (FEW, memory))
-    is_short = jnp.max(_filled(history, is_running), initial=0) <= FEW
-    return jax.lax.cond(is_short, few, every, products, first)
+    return jax.lax.cond(_most(filled) <= FEW, few, every, products, first)
 
 
 def _one_by_one(history: PairHistory, first, filled):
@@ -379,7 +371,7 @@ def _coefficients_of(k, filled, history: PairHistory, first, n_slots: int, at_on
     return alpha, rest
 
 
-def _combined(history: PairHistory, gradient, first, alpha, rest, is_running, prefix):
+def _combined(history: PairHistory, gradient, first, alpha, rest, filled, prefix):
     by_y = rounded(first[:, None] * alpha)
 
     def scaled(factor, g):
@@ -398,5 +390,4 @@ def _combined(history: PairHistory, gradient, first, alpha, rest, is_running, pr
     start = segment.map_rows(scaled, prefix, [(first, 0.0)], gradient)
     if not xla.has_cheap_branches():
         return jax.lax.fori_loop(0, history.sy.shape[1], turn, start, unroll=AT_ONCE)
-    most = jnp.max(_filled(history, is_running), initial=0)
-    return jax.lax.fori_loop(0, most, turn, start)
+    return jax.lax.fori_loop(0, _most(filled), turn, start)
