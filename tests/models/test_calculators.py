@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib
+import itertools
 import os
 import signal
 import subprocess
@@ -42,6 +43,7 @@ from basinax.atoms import (
 from basinax.engine.groups import shape_of_batches
 from basinax.engine.stream import Stream
 from basinax.models.evaluators import folders
+from basinax.models.evaluators.calculator import evaluator_of
 from basinax.models.evaluators.workers import Workers
 from calculators import (
     Counted,
@@ -814,6 +816,55 @@ def test_evaluations_that_wait_begin_between_two_steps_of_the_host():
         while len(workers._ready) < 3:
             workers.look()
         assert sorted(number for number, _ in workers.answers(0.0)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("calculator", "expected"),
+    [(EMT(), [1, 3, 2, 0]), (ASECalculator(EMT, workers=1), [3, 1, 2, 0])],
+    ids=["here", "process"],
+)
+def test_those_that_began_first_are_evaluated_first(calculator, expected):
+    atoms, ranks = dimers(4), [3, 0, 2, 1]
+    requests = [
+        Request(k, a.positions, a.cell.array, False, rank)
+        for k, (a, rank) in enumerate(zip(atoms, ranks, strict=True))
+    ]
+    evaluator = evaluator_of(calculator)
+    with contextlib.closing(evaluator.open(atoms, [False] * 4)) as session:
+        session.ask(requests[2:])  # of which a process begins one
+        session.ask(requests[:2])
+        order = []
+        while len(order) < 4:
+            order += [number for number, _ in session.answers(1.0)]
+    assert order == expected
+
+
+class InTurn(Slow):
+    """Answers one request at a time, the one of the lowest rank."""
+
+    def open(self, atoms, needs_stress):
+        session, self.order = super().open(atoms, needs_stress), []
+        answers = session.answers
+
+        def in_turn(timeout):
+            session.waiting.sort(key=lambda request: -request.rank)
+            found = answers(timeout)
+            self.order += [number for number, _ in found]
+            return found
+
+        session.answers = in_turn
+        return session
+
+
+def test_structures_end_one_after_another_where_evaluations_are_slow(monkeypatch):
+    """Of a run that a time limit ends, as many as possible are done."""
+    monkeypatch.setattr("basinax.engine.groups.shape_of_batches", shape_of_batches)
+    monkeypatch.setattr("basinax.structures.machine.CPU.max_rows", 48)
+    evaluator = InTurn()
+    result = relax([on_springs(f"H{3 + k % 4}", k) for k in range(14)], evaluator, FIRE())
+    assert sorted(set(result.status)) == ["converged", "evaluation_failed"]  # of five atoms
+    order = [number for number, _ in itertools.groupby(evaluator.order)]
+    assert sorted(order) == list(range(14))
 
 
 class Quartic(Fourfold):

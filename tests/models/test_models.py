@@ -229,6 +229,17 @@ def test_a_structure_that_has_ended_gets_no_answer_until_it_is_asked_for_again(
         assert list(answers_of(session, [request_of(0, atoms[0])])) == [0]
 
 
+@pytest.mark.parametrize("n_pairs", [0, 600])
+def test_structures_that_began_first_are_evaluated_first(n_pairs, monkeypatch):
+    """In one thread, one structure or several in a program."""
+    monkeypatch.setattr("basinax.structures.machine.CPU.model_pairs", n_pairs)
+    atoms = [bulk("Cu", cubic=True)] * 5
+    requests = [request_of(k, a)._replace(rank=10 - k) for k, a in enumerate(atoms)]
+    model = network().on(jax.devices()[:1])
+    with closing(model.open(atoms, [True] * 5)) as session:
+        assert list(answers_of(session, requests)) == [4, 3, 2, 1, 0]
+
+
 def test_models_whose_sums_have_no_order_are_evaluated_one_at_a_time(monkeypatch, caplog):
     monkeypatch.setattr("basinax.structures.machine.CPU.model_pairs", 600)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from basinax import LBFGS, SystemIndex, apply_updates, relax, reset, rounded, segment, where_systems
+from basinax.numerics.elementary import exp
 from basinax.optimizers.quasi_newton.history import (
     PairHistory,
     _coefficients,
@@ -106,8 +107,10 @@ def test_steps_are_those_of_the_two_loop_recursion(memory, is_scaled):
                 mine += [(s, y)] * int(is_kept)
                 del mine[: -min(memory, max(here.size, 10))]
             first = 1 / 70
-            if is_scaled and mine:
-                first = (mine[-1][0] * mine[-1][1]).sum() / (mine[-1][1] ** 2).sum()
+            if is_scaled and last is not None:
+                first = (s * y).sum() / (y**2).sum()
+                if not is_kept:
+                    first = np.linalg.norm(s) / np.linalg.norm(y)
             expected = two_loops(slope, mine, first)
             expected *= min(1, 0.3 / np.linalg.norm(expected, axis=1).max())
             np.testing.assert_allclose(step[rows], expected, rtol=1e-6, atol=1e-9)
@@ -216,6 +219,38 @@ def test_a_bounded_history_takes_no_more_memory_than_the_largest_system_can_use(
     assert shape(LBFGS.ase(), 1000, index) == (1000, 100, 100)
     assert shape(LBFGS(), 40) == (1, 100, 100)
     assert shape(LBFGS(), 2) == (1, 10, 10)
+
+
+@pytest.mark.usefixtures("as_users")
+@pytest.mark.parametrize("dtype", [exhaustive("float32"), "float64"])
+def test_far_out_where_the_curvature_is_negative_steps_are_long(dtype):
+    """Wells of a Gaussian, from their tails: forces of 1e-4 and less, and no pair is kept."""
+    sizes = [3, 1, 8, 0, 17, 9]
+
+    def ends(sizes, x):
+        index = SystemIndex.from_sizes(sizes, align=8)
+        rows = np.asarray(index.ids) < len(sizes)
+        whole = np.zeros((index.n_rows, 2), dtype)
+        whole[rows] = x
+
+        def wells(x):
+            squares = rounded(x * x)
+            depths = rounded(0.01 * exp(-0.125 * (squares[:, 0] + squares[:, 1])))
+            return -index.sum(depths), rounded(rounded(0.25 * depths[:, None]) * x)
+
+        result = relax(wells, jnp.asarray(whole), LBFGS(), index_prefix=index, fmax=1e-6)
+        return result, np.asarray(result.params)[rows]
+
+    draw = np.random.default_rng(3).normal(size=(sum(sizes), 2))
+    far = 5 * draw / np.linalg.norm(draw, axis=1)[:, None]
+    result, params = ends(sizes, far)
+    assert np.all(result.converged)
+    assert int(result.evaluations.max()) <= 40
+    for k, mine in ((1, slice(3, 4)), (4, slice(12, 29))):
+        alone, own = ends([sizes[k]], far[mine])
+        assert same_bits(own, params[mine])
+        assert same_bits(alone.energies[0], result.energies[k])
+        assert alone.evaluations[0] == result.evaluations[k]
 
 
 @pytest.mark.exhaustive

@@ -7,6 +7,7 @@ they wait for no evaluation of a model.
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
@@ -154,6 +155,9 @@ class HostBackend(AbstractBackend):
         )
         self.asked: dict[int, Request] = {}
         """Pending requests, by number in the session."""
+        self.ranks: dict[int, int] = {}
+        """How many structures began before each one, by number in the session."""
+        self.next_rank = itertools.count()
         is_on_host = steps_on_the_host(slots.group.settings.optimizer)
         self.optimizers = HostOptimizers(slots, session.look) if is_on_host else None
         self.held: dict[int, HostConstraints] = {}
@@ -228,9 +232,12 @@ class HostBackend(AbstractBackend):
         for k, number in self._numbers(is_waiting).items():
             if number in self.asked:
                 continue
+            if number not in self.ranks:
+                self.ranks[number] = next(self.next_rank)
             positions = here["positions"][slots.rows_of(k)].astype(np.float64)
             cell = here["cells"][k].astype(np.float64)
-            requests.append(Request(number, positions, cell, bool(here["is_free"][k])))
+            needs_stress, rank = bool(here["is_free"][k]), self.ranks[number]
+            requests.append(Request(number, positions, cell, needs_stress, rank))
         self.asked |= {request.number: request for request in requests}
         self.session.ask(requests)
         self.waits = not (slots.occupied & here["is_lost"]).any()
@@ -297,6 +304,7 @@ class HostBackend(AbstractBackend):
         """Drop the requests and optimizers of the structures in these slots."""
         for k, number in self._numbers(which).items():
             self.asked.pop(number, None)
+            self.ranks.pop(number, None)
             self.held.pop(number, None)
             self.session.end(number)
             if self.optimizers is not None:

@@ -132,23 +132,30 @@ class ModelSession(AbstractSession):
         with self._lock:
             asked, self._unlisted = self._unlisted, []
         asked = [own for own in asked if self._asked.get(own[0].number) is own[0]]  # not ended
-        laid, shapes, n_new = list(zip(asked, self._laid_out(asked), strict=True)), set[Shape](), 0
+        laid, n_new = list(zip(asked, self._laid_out(asked), strict=True)), 0
+        new = defaultdict[Shape, list[Laid]](list)
         with self._lock:  # all at once, so that no thread takes a part of them
             for (request, _), found in laid:
                 if isinstance(found, EvaluationError):
                     self._answered.put((request, found))
                     continue
                 shape, arrays = found
-                shapes.add(shape)
-                self._waiting[shape].append((request, arrays))
+                new[shape].append((request, arrays))
                 for key in ((device, shape) for device in self._arrays):
                     if key not in self._compiled and key not in self._missing:
                         self._missing[key] = Missing(arrays, time.monotonic())
                         n_new += 1
+            for shape, members in new.items():
+                self._put(shape, members)
         for _ in range(n_new):
             self._compilers.submit(self._compile, counter)
-        for shape in shapes:
+        for shape in new:
             self._call_for(shape, counter)
+
+    def _put(self, shape: Shape, members: list[Laid]) -> None:
+        """Let these wait, in the order of their ranks. The thread must hold the lock."""
+        waiting = [*self._waiting[shape], *members]
+        self._waiting[shape] = sorted(waiting, key=lambda own: own[0].rank)
 
     def _call_for(self, shape: Shape, counter: Compilations) -> None:
         """Let as many threads turn as can evaluate all waiting structures of a shape."""
@@ -222,17 +229,23 @@ class ModelSession(AbstractSession):
             self._answered.put(answer)
         if not answers:
             with self._lock:
-                self._waiting[group.shape] += group.members
+                self._put(group.shape, group.members)
             self._call_for(group.shape, counter)  # other threads may have passed over it
 
     def _taken(self, device: Any) -> SameShape | None:
-        """The group that fills most places, of a shape whose program is there."""
+        """The group that fills most places, of a shape whose program is there; of several the one
+        whose first structure began first."""
         n_places, waiting = self._program.n_places, self._waiting
         with self._lock:
             ready = [s for s in waiting if waiting[s] and (device, s) in self._compiled]
             if not ready:
                 return None
-            shape = max(ready, key=lambda s: min(len(waiting[s]), n_places(s)))
+
+            def urgency(shape: Shape) -> tuple[int, int]:
+                first, _ = waiting[shape][0]
+                return min(len(waiting[shape]), n_places(shape)), -first.rank
+
+            shape = max(ready, key=urgency)
             group = waiting.pop(shape)
             n = n_places(shape)
             if group[n:]:

@@ -124,11 +124,11 @@ class _Session(AbstractSession):
             if message := self._of.ends[number].message:
                 self._failed.append((number, EvaluationError(message)))
                 continue
-            n_images, cell = len(band.images), request.cell
+            n_images = len(band.images)
             positions = request.positions.reshape(n_images, -1, 3)
             self._asked[number] = _Asked(positions, [None] * (n_images - 2))
             of_images += [
-                Request(int(self._starts[number]) + k, positions[k], cell, False)
+                request._replace(number=int(self._starts[number]) + k, positions=positions[k])
                 for k in range(1, n_images - 1)
             ]
         self._inner.ask(of_images)

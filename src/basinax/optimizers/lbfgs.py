@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from basinax.numerics.elementary import square_root
+from basinax.numerics.elementary import quotient, square_root
+from basinax.numerics.exponents import scale_exactly
 from basinax.numerics.rounding import rounded
 from basinax.numerics.settings import Finite, FixedCount, Limit, Number, Positive
 from basinax.optimizers.protocol import (
@@ -54,7 +55,8 @@ class LBFGS(AbstractTransform):
     alpha: Positive = 70.0
     """The first Hessian (eV/Å²) is this number times the unit matrix. ASE's default."""
     is_scaled: bool = eqx.field(static=True, default=True)
-    """Replace `alpha` by y·y/s·y of the newest pair as soon as there is a pair."""
+    """The first Hessian is y·y/s·y of the newest pair, or |y|/|s| where that pair is not kept, as
+    soon as there is one."""
     curvature: Finite = 1e-8
     """A pair is kept if the cosine of the angle between s and y is larger."""
     is_bounded: bool = eqx.field(static=True, default=True)
@@ -82,7 +84,7 @@ class LBFGS(AbstractTransform):
         params = needed(params, "LBFGS")
         s = segment.map_leaves(jnp.subtract, params, state.params)
         y = segment.map_leaves(jnp.subtract, gradient, state.gradient)
-        has_curvature, pair_units = self._has_curvature(s, y, prefix)
+        has_curvature, ratio, pair_units = self._judged(s, y, prefix)
         # H does not depend on the units of the pairs, and -H g is linear in those of the gradient.
         units = rescale.units(gradient, prefix)
         g, s, y = rescale.scaled_by_powers(
@@ -103,7 +105,11 @@ class LBFGS(AbstractTransform):
 
         own = each_system(self, segment.blank(gradient, prefix))
         steepest = rounded(1 / own.alpha)
-        first = newest_scale(history, steepest) if self.is_scaled else steepest
+        first = steepest
+        if self.is_scaled:
+            # Steps of g/alpha would crawl where forces are small and the curvature is negative.
+            has_ratio = state.has_last & ~has_curvature & (ratio > 0) & jnp.isfinite(ratio)
+            first = jnp.where(has_ratio, ratio, newest_scale(history, steepest))
         step = descent(history, g, first, prefix, running)
         downhill = lambda: segment.scale(g, -steepest, prefix)  # noqa: E731
         step, factor = rescale.limited(step, units, own.maxstep, prefix, downhill)
@@ -111,13 +117,16 @@ class LBFGS(AbstractTransform):
         has_last = jnp.ones_like(state.has_last)
         return step, LBFGSState(prefix, params, gradient, has_last, (history,))
 
-    def _has_curvature(self, s, y, prefix):
-        """Whether to keep each pair, and the units of the pair."""
+    def _judged(self, s, y, prefix):
+        """Whether to keep each pair, |s|/|y| or 0 if y is 0, and the units of the pair."""
         products = rescale.products(s, y, prefix, has_one_unit=False)
-        lengths = rounded(square_root(products.aa) * square_root(products.bb))
+        of_s, of_y = square_root(products.aa), square_root(products.bb)
+        lengths = rounded(of_s * of_y)
         curvature = per_system(self.curvature, "curvature", lengths)
         is_curved = products.ab > rounded(curvature * lengths)
-        return is_curved & jnp.isfinite(lengths), products.b_exponents
+        ratio = jnp.where(of_y > 0, quotient(of_s, jnp.where(of_y > 0, of_y, 1)), 0)
+        ratio = scale_exactly(ratio, products.a_exponents - products.b_exponents)
+        return is_curved & jnp.isfinite(lengths), ratio, products.b_exponents
 
 
 class LBFGSState(AbstractState):

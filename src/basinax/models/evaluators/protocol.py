@@ -41,6 +41,8 @@ class Request(NamedTuple):
     cell: Float[np.ndarray, "3 3"]
     """The cell in Å; its vectors are rows."""
     needs_stress: bool
+    rank: int = 0
+    """Requests of the lowest rank come first, so that structures that began early end early."""
 
 
 class Evaluated(NamedTuple):
@@ -151,8 +153,8 @@ class AbstractEvaluator(abc.ABC):
 
     @property
     def n_at_once(self) -> int:
-        """The number of structures that it evaluates at a time. As many are under way, and up to
-        twice as many, so that none of its processes or threads waits. No bit depends on it."""
+        """The number of structures that it evaluates at a time. A batch has places for twice as
+        many at least, so that none of its processes or threads waits. No bit depends on it."""
         return 1
 
     def on(self, devices: Sequence[Any]) -> "AbstractEvaluator":

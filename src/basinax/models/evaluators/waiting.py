@@ -44,7 +44,7 @@ class WaitingSession(AbstractSession):
         """The most atoms in an evaluation of several structures."""
 
     def ask(self, requests: Sequence[Request]) -> None:
-        self._waiting += requests
+        self._waiting = sorted([*self._waiting, *requests], key=lambda request: request.rank)
 
     def answers(self, timeout: float) -> list[Answer]:
         del timeout

@@ -115,7 +115,8 @@ class Workers(AbstractSession):
         return self._implemented or []
 
     def ask(self, requests: Sequence[Request]) -> None:
-        self._waiting.extend(requests)
+        waiting = [*self._waiting, *requests]
+        self._waiting = collections.deque(sorted(waiting, key=lambda request: request.rank))
         self._dispatch()
 
     def answers(self, timeout: float) -> list[Answer]:
