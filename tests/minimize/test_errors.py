@@ -208,6 +208,10 @@ OF_TREES = {
         lambda: segment.where(jnp.ones(3, bool), ROWS, ROWS, INDEX),
         ["ValueError", "mask must have one entry", "2 systems", "(3,)"],
     ),
+    "a mask of numbers": (
+        lambda: segment.where(jnp.array([0, 1]), ROWS, ROWS, INDEX),
+        ["TypeError", "mask must be of booleans", "int64"],
+    ),
     "a mask of one of two systems": (
         lambda: where_systems(
             jnp.ones(1, bool), FIRE().init(ROWS, INDEX), FIRE().init(ROWS, INDEX)
@@ -281,6 +285,10 @@ OF_RUNS = {
         lambda: run(lambda x: (jnp.zeros(3), x)),
         ["ValueError", "one entry per system", "(2,)", "(3,)"],
     ),
+    "a list of energies": (
+        lambda: run(lambda x: ([*jnp.zeros(2)], x)),
+        ["TypeError", "energies as one array", "got a list"],
+    ),
     "one energy for all": (
         lambda: run(lambda x: (jnp.zeros(()), x)),
         ["ValueError", "one entry per system", "(2,)", "()"],
@@ -317,6 +325,10 @@ OF_RUNS = {
         lambda: run(convergence=0.05),
         ["TypeError", "convergence must be a criterion", "float"],
     ),
+    "a criterion that is a class": (
+        lambda: run(convergence=MaxForce),
+        ["TypeError", "such as MaxForce(0.05), got the class MaxForce"],
+    ),
     "a criterion that looks at all systems at once": (
         lambda: run(convergence=Hasty()),
         ["ValueError", "Hasty must return one bool per system", "(2,)", "()"],
@@ -344,6 +356,10 @@ OF_RUNS = {
     "a class in place of an optimizer": (
         lambda: run(optimizer=FIRE),
         ["TypeError", "optimizer must be a transform", "the class FIRE", "FIRE()"],
+    ),
+    "a function that makes an optimizer": (
+        lambda: run(optimizer=optax.adam),
+        ["TypeError", "optimizer must be a transform", "the function adam", "chain(...)"],
     ),
     "an optax transformation in place of an optimizer": (
         lambda: run(optimizer=optax.adam(0.1)),

@@ -157,6 +157,11 @@ def test_a_class_in_place_of_an_instance_is_named():
         chain(FIRE)
 
 
+def test_a_list_of_transforms_is_named():
+    with pytest.raises(TypeError, match=r"argument 0 of chain .* write chain\(\*transforms\)"):
+        chain([FIRE(), MaxStepSize(0.1)])
+
+
 # --- optax
 
 ELEMENTWISE = {

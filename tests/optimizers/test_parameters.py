@@ -79,6 +79,7 @@ MISFITS = {
         "all must have the same systems",
     ),
     "sizes": (ROWS, [2, 1], "leaves of index_prefix must be SystemIndex, got int"),
+    "a class": (ROWS, SystemIndex, "got the class SystemIndex: make one with"),
 }
 
 

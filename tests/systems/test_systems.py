@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from basinax import SystemIndex, segment
+from basinax import LBFGS, SystemIndex, relax, segment
 from cases import DTYPES, LAYOUTS, in_turns, rows_of, same_bits
 from oracle import tree_sum
 
@@ -166,6 +166,27 @@ def test_rows_beyond_the_last_system_are_padding(align):
     index = SystemIndex.from_sizes([5, 3], align=align, n_rows=40)
     assert index.n_rows == 40
     assert int(index.has_system().sum()) == 8
+
+
+@pytest.mark.parametrize("align", [1, 8])
+def test_padding_is_chosen_from_the_second_tree_and_stays_in_place(align):
+    """Also what fills up the last eight rows of a system."""
+    index = SystemIndex.from_sizes([2, 9], align=align, n_rows=32)
+    is_own, one = np.asarray(index.has_system()), np.ones((32, 3))
+    everyone, tree = jnp.ones(2, bool), {"rows": jnp.asarray(one), "numbers": jnp.ones(32)}
+    chosen = segment.where(everyone, tree, jax.tree.map(jnp.zeros_like, tree), index)
+    assert np.array_equal(chosen["rows"][:, 0], is_own)
+    assert np.array_equal(chosen["numbers"], is_own)
+
+    def end(target):
+        def bowl(x):
+            return 0.5 * segment.dot(x - target, x - target, index), x - target
+
+        return relax(bowl, jnp.asarray(one), LBFGS(), index_prefix=index, fmax=1e-9).params
+
+    np.testing.assert_allclose(end(jnp.asarray(3 * one)), np.where(is_own, 3.0, 1.0)[:, None] * one)
+    slopes = jax.grad(lambda target: end(target).sum())(jnp.asarray(3 * one))
+    np.testing.assert_allclose(slopes, is_own[:, None] * one, atol=1e-9)
 
 
 def test_ids_may_stand_in_any_order_and_mark_padding_by_minus_one_or_their_number():

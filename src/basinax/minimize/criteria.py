@@ -223,7 +223,11 @@ def criterion_of(fmax: Any | None, convergence: AbstractCriterion | None) -> Abs
     if convergence is None:
         return MaxForce(DEFAULT_FMAX if fmax is None else fmax)
     if not isinstance(convergence, AbstractCriterion):
-        raise TypeError(f"convergence must be a criterion, got {type(convergence).__name__}")
+        is_class = isinstance(convergence, type)
+        raise TypeError(
+            "convergence must be a criterion such as MaxForce(0.05), got"
+            f" {f'the class {convergence.__name__}' if is_class else type(convergence).__name__}"
+        )
     if fmax is not None:
         raise ValueError("fmax and convergence exclude each other: give MaxForce(fmax) & ...")
     return convergence

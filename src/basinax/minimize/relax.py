@@ -272,6 +272,11 @@ def _check_evaluation(said: Any, params, index_prefix, has_extras: bool) -> Any:
             f" got {got}"
         )
     energies, gradients, *extras = said
+    if isinstance(energies, tuple | list):
+        raise TypeError(
+            "value_and_gradient must return energies as one array with an entry per system, got a"
+            f" {type(energies).__name__}; further results come third, with has_extras=True"
+        )
     if jnp.shape(energies) != expected:
         raise ValueError(
             "value_and_gradient must return energies with one entry per system: expected shape"

@@ -44,8 +44,14 @@ def _adopted(transform, at: int) -> AbstractTransform:
         raise TypeError(f"argument {at} of chain is optax's {kind}: {ACCUMULATOR}")
     raise TypeError(
         f"argument {at} of chain is {transform!r}: expected a basinax transform or an optax"
-        " transformation" + (" (an instance, not the class)" if isinstance(transform, type) else "")
+        f" transformation{_hint_of(transform)}"
     )
+
+
+def _hint_of(transform) -> str:
+    if isinstance(transform, type):
+        return " (an instance, not the class)"
+    return ": write chain(*transforms)" if isinstance(transform, list | tuple) else ""
 
 
 class Chain(AbstractTransform):

@@ -190,6 +190,8 @@ def check_transform(optimizer: Any) -> None:
         got = "got an optax transformation: put it into a chain(...)"
     elif is_accumulator(optimizer):
         got = f"got optax's {type(optimizer).__name__}: {ACCUMULATOR}"
+    elif callable(optimizer) and (name := getattr(optimizer, "__name__", "")):
+        got = f"got the function {name}: pass what it makes, one of optax within a chain(...)"
     raise TypeError(f"optimizer must be a transform such as FIRE() or a chain(...), {got}")
 
 

@@ -46,7 +46,8 @@ class SystemIndex(eqx.Module):
     """Maps the rows of an array (its leading axis) to systems.
 
     Make an index with `from_sizes` or `from_ids`. An index is data, so `jit` accepts one as an
-    argument. Rows of no system are padding: no result depends on them, and no step moves them.
+    argument. Rows of no system are padding: no result depends on them, and `relax` leaves them in
+    place.
     """
 
     ids: Int32[Array, "rows"]

@@ -59,9 +59,11 @@ def _indices_of(index_prefix: PyTree) -> list[SystemIndex]:
     leaves = jax.tree.leaves(index_prefix, is_leaf=is_index)
     wrong = [x for x in leaves if not is_index(x)]
     if wrong:
+        kind = wrong[0] if isinstance(wrong[0], type) else type(wrong[0])
         raise TypeError(
-            f"leaves of index_prefix must be SystemIndex, got {type(wrong[0]).__name__}: make one"
-            " with SystemIndex.from_sizes or SystemIndex.from_ids"
+            "leaves of index_prefix must be SystemIndex, got"
+            f" {'the class ' * (kind is wrong[0])}{kind.__name__}: make one with"
+            " SystemIndex.from_sizes or SystemIndex.from_ids"
         )
     return leaves
 

@@ -24,7 +24,7 @@ from basinax.numerics.rounding import (
     scaling_top,
     wide_dtype,
 )
-from basinax.systems.index import where_any
+from basinax.systems.index import SystemIndex, where_any
 from basinax.systems.indices import Indices
 from basinax.systems.norms import has_rows, largest_bits, norms, order
 from basinax.systems.prefix import check_leaves, n_systems, per_system, resolve
@@ -209,8 +209,9 @@ def blank(tree: Tree, index_prefix: Prefix = None) -> PerSystem:
 def scale(tree: Tree, factors: PerSystem, index_prefix: Prefix = None) -> Tree:
     """Each system's rows times its factor; one number serves all systems.
 
-    Padding rows, and rows of systems whose factor is one, keep their bits, except subnormal
-    entries, which JAX flushes to zero on CPU.
+    Rows of systems whose factor is one keep their bits, except subnormal entries, which JAX flushes
+    to zero on CPU. So do padding rows, except those of the aligned layout that fill up the last
+    eight rows of a system.
 
     Raises:
         ValueError: `factors` has another shape.
@@ -236,10 +237,22 @@ def where(
     """Each system's rows from `on_true` where `mask`; other systems and padding from `on_false`.
 
     Raises:
+        TypeError: `mask` is not of booleans.
         ValueError: `mask` does not have one entry per system.
     """
     check_mask(mask, n_systems(index_prefix))
-    return map_rows(_selected, index_prefix, [(mask, False)], on_false, on_true)
+    leaves, structure = jax.tree.flatten(on_false)
+    pairs = zip(leaves, _matching(on_false, on_true), resolve(index_prefix, on_false), strict=True)
+
+    def selected(old, new, index):
+        rows = jnp.atleast_1d(old)
+        is_new = index.spread(mask, False, rows)
+        if isinstance(index, SystemIndex):  # a block that a system fills in part has padding, too
+            own = index.has_system().reshape(-1, *[1] * (rows.ndim - 1))
+            is_new = is_new & own
+        return jnp.where(is_new.reshape(jnp.shape(old)), new, old)
+
+    return structure.unflatten([selected(*own) for own in pairs])
 
 
 def without_padding(tree: Tree, index_prefix: Prefix = None) -> Tree:
@@ -249,7 +262,10 @@ def without_padding(tree: Tree, index_prefix: Prefix = None) -> Tree:
 
 
 def check_mask(mask: Any, count: int) -> None:
-    """Raise ValueError if a mask does not have `count` entries."""
+    """Raise TypeError or ValueError if a mask is not one of booleans with `count` entries."""
+    mask = jnp.asarray(mask)
+    if not jnp.issubdtype(mask.dtype, jnp.bool_):
+        raise TypeError(f"mask must be of booleans, one for each system, got {mask.dtype}")
     if jnp.shape(mask) != (count,):
         raise ValueError(
             f"mask must have one entry for each of the {count} systems, got shape {jnp.shape(mask)}"
@@ -289,10 +305,6 @@ def map_rows(
     if isinstance(results[0], tuple):
         return tuple(structure.unflatten(leaves) for leaves in zip(*results, strict=True))
     return structure.unflatten(results)
-
-
-def _selected(mask, on_false, on_true):
-    return jnp.where(mask, on_true, on_false)
 
 
 def map_leaves(function: Callable[..., Array], tree: Tree, *others: Tree) -> Tree:
@@ -340,8 +352,8 @@ def _matching(tree, other) -> list[Any]:
     for (path, leaf), match in zip(jax.tree_util.tree_leaves_with_path(tree), leaves, strict=True):
         if jnp.shape(leaf) != jnp.shape(match):
             raise ValueError(
-                f"the arrays{jax.tree_util.keystr(path)} of two trees, as params and gradient, must"
-                f" have the same shape: {jnp.shape(leaf)} and {jnp.shape(match)}"
+                f"the arrays{jax.tree_util.keystr(path)} of both trees must have the same shape:"
+                f" {jnp.shape(leaf)} and {jnp.shape(match)}"
             )
     return leaves
 
