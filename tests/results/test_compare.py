@@ -39,13 +39,19 @@ def test_structures_are_matched_by_source_in_any_order():
     assert found[1].first.energy == -3.0 and isinstance(found[:1], Comparison)
 
 
-def test_a_source_that_stands_twice_is_refused():
+def test_a_source_that_stands_more_often_in_one_result_is_refused():
     twice = result(a=0.0) + result(a=0.0)
-    for pair in [(twice, result(a=0.0)), (result(a=0.0), twice)]:
+    for pair, counts in [((twice, result(a=0.0)), "2 times"), ((result(a=0.0), twice), "1 time")]:
         with pytest.raises(
-            ValueError, match=r"source 'a' stands twice in the (first|other) result: remove info"
+            ValueError, match=rf"'a' stands {counts} in the first result and .*: remove info"
         ):
             pair[0].compare(pair[1])
+
+
+def test_a_file_that_was_named_twice_is_matched_in_order():
+    found = (result(a=-1.0, b=-2.0) + result(a=-3.0)).compare(result(a=-1.5) + result(a=-3.5))
+    assert [pair.energy_difference for pair in found] == [-0.5, -0.5]
+    assert (found.only_first, found.only_other) == (["b"], [])
 
 
 def test_a_source_of_other_atoms_is_refused():

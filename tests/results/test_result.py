@@ -37,7 +37,7 @@ from basinax.atoms import (
 from basinax.results.history import Log
 from basinax.results.report.structures import structures_of
 from basinax.results.report.tables import table_of
-from basinax.results.table import column
+from basinax.results.table import column, write_rows
 from basinax.results.trajectory import NotWhole
 from basinax.runs.results import Results
 from basinax.runs.stores import SQLiteFile
@@ -419,6 +419,18 @@ def test_tables_are_read_again_as_they_were_written(result, tmp_path, ending):
 
                 energies = parquet.read_table(path)["energy_eV"].to_pylist()
     assert energies == result.energies.tolist()
+
+
+def test_parquet_has_one_type_for_mixed_numbers_and_any_text(result, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="Parquet needs pyarrow")
+    from pyarrow import parquet  # pyright: ignore[reportMissingImports]
+
+    columns = {"numbers": [2**62 + 1, 2.5], "texts": ["half: \udce4", "é"], "counts": [1, 2]}
+    write_rows(tmp_path / "table.parquet", columns)
+    table = parquet.read_table(tmp_path / "table.parquet")
+    assert table["numbers"].to_pylist() == [float(2**62), 2.5]
+    assert table["texts"].to_pylist() == ["half: \\udce4", "é"]
+    assert table["counts"].type == pyarrow.int64()
 
 
 def test_csv_files_hold_no_numbers_of_numpy(result, tmp_path):

@@ -701,12 +701,14 @@ def test_a_run_does_not_go_on_with_another_version_or_shard():
 
 def test_shards_are_put_together_to_the_whole(whole):
     for k in (1, 2, 3):
-        relax("--run", f"part{k}", "--shard", f"{k}/3")
+        relax("--run", f"part{k}", "--shard", f"{k}/3", "--table", f"{k}.csv")
+    of_first = Path("1.csv").read_text()
     said = run("merge", "part1", "part2", "--run", "two")
     assert "two: 6 structures of 2 folders" in said
     two = RunFolder("two").read_record()["record"]
     assert two["results"] == {"converged": 6} and "ended" not in two
     run("resume", "two")
+    assert Path("1.csv").read_text() == of_first
     run("merge", "part1", "part2", "part3", "--run", "three")
     assert exported("two") == exported("three") == whole
     three = RunFolder("three").read_record()["record"]

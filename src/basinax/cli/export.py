@@ -20,7 +20,7 @@ from basinax.minimize.status import Status
 from basinax.numerics.settings import count_of
 from basinax.results.report.page import check_report
 from basinax.results.table import csv_of, writer_of
-from basinax.runs.changes import changes, joined
+from basinax.runs.changes import OUTPUTS, changes, joined
 from basinax.runs.folder import RunFolder, is_of_paths
 from basinax.runs.results import Brief, counts_of
 
@@ -152,7 +152,10 @@ def merge(folders: list[Path], place: Path, *, force: bool) -> None:
 
 
 def _record_of(parts: list[RunFolder], *, force: bool) -> Table:
-    """The joint record, from the first; exits if the records differ."""
+    """The joint record, from the first; exits if the records differ.
+
+    It names no outputs, since those of the first part hold that part alone.
+    """
     from basinax.cli.record import accept  # which imports what computes
 
     records = [part.read_record() for part in parts]
@@ -172,7 +175,7 @@ def _record_of(parts: list[RunFolder], *, force: bool) -> Table:
         record[RECORD] = joined(other[RECORD], record[RECORD])
     record[RECORD].pop("ended", None)
     record[RECORD] |= end | {"merged": [str(part.path) for part in parts]}
-    return record
+    return {name: value for name, value in record.items() if name not in OUTPUTS}
 
 
 def _end_of(records: list[Table]) -> Table:

@@ -296,7 +296,7 @@ class PathsResult(Entries[MinimumEnergyPath]):
 
         Raises:
             TypeError: the other is no such result.
-            ValueError: a source stands twice in a result, or is of other atoms in the other.
+            ValueError: a source stands more often in one result, or is of other atoms in the other.
         """
         if not isinstance(other, PathsResult):
             raise TypeError(f"other must be a result of neb, got {shown(other)}")

@@ -146,8 +146,16 @@ class Comparison(Entries[Pair]):
         Args:
             kind: makes an entry of a structure or path in the first and in the other result.
         """
-        ours, theirs = _by_source(first, "first"), _by_source(other, "other")
-        pairs = [kind(ours[x], theirs[x]) for x in ours if x in theirs]
+        ours, theirs = _by_source(first), _by_source(other)
+        pairs = []
+        for source in (x for x in ours if x in theirs):
+            if (n := len(ours[source])) != (m := len(theirs[source])):
+                raise ValueError(
+                    f"source {source!r} stands {count_of(n, 'time')} in the first result and"
+                    f" {count_of(m, 'time')} in the other: remove info['relax_source'] of"
+                    " structures that are new"
+                )
+            pairs += map(kind, ours[source], theirs[source])
         for pair in pairs:
             if pair.first.formula != pair.other.formula:
                 raise ValueError(
@@ -157,8 +165,8 @@ class Comparison(Entries[Pair]):
         return cls(
             pairs,
             kind,
-            [x for x in ours if x not in theirs],
-            [x for x in theirs if x not in ours],
+            [x.source for x in first if x.source not in theirs],
+            [x.source for x in other if x.source not in ours],
         )
 
     def to_dict(self) -> dict[str, list[Any]]:
@@ -227,15 +235,11 @@ class Comparison(Entries[Pair]):
         return f"{ours} and {sum(count(pair.other) for pair in self.entries)}"
 
 
-def _by_source(entries: Sequence[Any], name: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _by_source(entries: Sequence[Any]) -> dict[str, list[Any]]:
+    """The entries of each source, of which a file that is named twice has several."""
+    found: dict[str, list[Any]] = {}
     for entry in entries:
-        if entry.source in found:
-            raise ValueError(
-                f"source {entry.source!r} stands twice in the {name} result: remove"
-                " info['relax_source'] of structures that are new"
-            )
-        found[entry.source] = entry
+        found.setdefault(entry.source, []).append(entry)
     return found
 
 

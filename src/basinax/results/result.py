@@ -181,7 +181,7 @@ class AtomsRelaxation(Entries[Relaxed]):
 
         Raises:
             TypeError: the other is no such result.
-            ValueError: a source stands twice in a result, or is of other atoms in the other.
+            ValueError: a source stands more often in one result, or is of other atoms in the other.
         """
         if not isinstance(other, AtomsRelaxation):
             raise TypeError(f"other must be a result of relax, got {shown(other)}")

@@ -285,7 +285,15 @@ def _write_parquet(path: Path, columns: Columns) -> None:
     import pyarrow  # pyright: ignore[reportMissingImports]
     from pyarrow import parquet  # pyright: ignore[reportMissingImports]
 
-    parquet.write_table(pyarrow.table(columns), path)
+    typed = {name: _of_one_type(values) for name, values in columns.items()}
+    parquet.write_table(pyarrow.table(typed), path)
+
+
+def _of_one_type(values: list[Any]) -> list[Any]:
+    """The values, with integers beside floats as floats, and texts that UTF-8 has."""
+    if any(isinstance(x, float) for x in values):
+        return [float(x) if type(x) is int else x for x in values]
+    return [x.encode(**TEXT).decode(TEXT["encoding"]) if isinstance(x, str) else x for x in values]
 
 
 _WRITERS: dict[str, Callable[[Path, Columns], None]] = {

@@ -9,9 +9,12 @@ from typing import Any
 
 from basinax.config.tables import RECORD, Table
 
+OUTPUTS = ("output", "output_dir", "table", "json", "log", "report", "plot")
+"""Settings that name what a run writes when it has ended, and its log."""
+
 FREE = (
     *("files", "skip_unreadable", "workers", "devices", "skin"),
-    *("output", "output_dir", "table", "json", "log", "report", "plot"),
+    *OUTPUTS,
     *("trajectory", "trajectory_interval", "trajectory_format"),
 )
 """Settings that change no bit; the content of files and their order stand in the record."""
