@@ -156,7 +156,7 @@ class HostBackend(AbstractBackend):
         self.asked: dict[int, Request] = {}
         """Pending requests, by number in the session."""
         self.ranks: dict[int, int] = {}
-        """How many structures began before each one, by number in the session."""
+        """The order in which structures began, by number in the session."""
         self.next_rank = itertools.count()
         is_on_host = steps_on_the_host(slots.group.settings.optimizer)
         self.optimizers = HostOptimizers(slots, session.look) if is_on_host else None
@@ -232,12 +232,10 @@ class HostBackend(AbstractBackend):
         for k, number in self._numbers(is_waiting).items():
             if number in self.asked:
                 continue
-            if number not in self.ranks:
-                self.ranks[number] = next(self.next_rank)
+            rank = self.ranks.setdefault(number, next(self.next_rank))
             positions = here["positions"][slots.rows_of(k)].astype(np.float64)
             cell = here["cells"][k].astype(np.float64)
-            needs_stress, rank = bool(here["is_free"][k]), self.ranks[number]
-            requests.append(Request(number, positions, cell, needs_stress, rank))
+            requests.append(Request(number, positions, cell, bool(here["is_free"][k]), rank))
         self.asked |= {request.number: request for request in requests}
         self.session.ask(requests)
         self.waits = not (slots.occupied & here["is_lost"]).any()

@@ -55,8 +55,8 @@ class LBFGS(AbstractTransform):
     alpha: Positive = 70.0
     """The first Hessian (eV/Å²) is this number times the unit matrix. ASE's default."""
     is_scaled: bool = eqx.field(static=True, default=True)
-    """The first Hessian is y·y/s·y of the newest pair, or |y|/|s| where that pair is not kept, as
-    soon as there is one."""
+    """The first Hessian follows the newest pair, as soon as there is one: y·y/s·y replaces `alpha`,
+    or |y|/|s| where that pair is not kept."""
     curvature: Finite = 1e-8
     """A pair is kept if the cosine of the angle between s and y is larger."""
     is_bounded: bool = eqx.field(static=True, default=True)

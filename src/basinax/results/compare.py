@@ -4,6 +4,7 @@ import abc
 import dataclasses
 import html
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -146,16 +147,19 @@ class Comparison(Entries[Pair]):
         Args:
             kind: makes an entry of a structure or path in the first and in the other result.
         """
-        ours, theirs = _by_source(first), _by_source(other)
-        pairs = []
-        for source in (x for x in ours if x in theirs):
-            if (n := len(ours[source])) != (m := len(theirs[source])):
+        ours, theirs = (Counter(x.source for x in entries) for entries in (first, other))
+        for source in ours:
+            if source in theirs and ours[source] != theirs[source]:
                 raise ValueError(
-                    f"source {source!r} stands {count_of(n, 'time')} in the first result and"
-                    f" {count_of(m, 'time')} in the other: remove info['relax_source'] of"
-                    " structures that are new"
+                    f"source {source!r} stands {count_of(ours[source], 'time')} in the first result"
+                    f" and {count_of(theirs[source], 'time')} in the other: remove"
+                    " info['relax_source'] of structures that are new"
                 )
-            pairs += map(kind, ours[source], theirs[source])
+        # A file that is named twice has several entries, which are matched in their order.
+        rest: dict[str, list[Any]] = {}
+        for entry in reversed(other):
+            rest.setdefault(entry.source, []).append(entry)
+        pairs = [kind(x, rest[x.source].pop()) for x in first if x.source in rest]
         for pair in pairs:
             if pair.first.formula != pair.other.formula:
                 raise ValueError(
@@ -233,14 +237,6 @@ class Comparison(Entries[Pair]):
         """The sums over structures or paths, in the first result and the other."""
         ours = sum(count(pair.first) for pair in self.entries)
         return f"{ours} and {sum(count(pair.other) for pair in self.entries)}"
-
-
-def _by_source(entries: Sequence[Any]) -> dict[str, list[Any]]:
-    """The entries of each source, of which a file that is named twice has several."""
-    found: dict[str, list[Any]] = {}
-    for entry in entries:
-        found.setdefault(entry.source, []).append(entry)
-    return found
 
 
 def distance_of(first: Relaxed, other: Relaxed) -> float:
