@@ -57,6 +57,12 @@ def test_what_fails_leaves_what_was_there_and_nothing_beside_it():
     assert Path("a.db").read_text() == "old"
 
 
+def test_a_folder_that_is_missing_is_said_by_the_name_that_was_given():
+    with pytest.raises(FileNotFoundError) as error:
+        put("missing/a.csv")
+    assert str(error.value).endswith("'missing/a.csv'")
+
+
 def test_two_at_a_time_have_files_of_their_own():
     with replacing("a.txt") as first, replacing("a.txt") as second:
         first.write_text("first")

@@ -117,7 +117,8 @@ def replacing(path: Anywhere) -> Iterator[Path]:
     except BaseException as error:
         _remove_all(partial)
         if isinstance(error, OSError) and error.errno and error.filename in (None, str(partial)):
-            error.filename, error.filename2 = os.fspath(path), None
+            error.filename = os.fspath(path)
+            del error.filename2  # None would be shown
         raise
 
 
