@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int32, PyTree
 from basinax.minimize.status import Status
 from basinax.numerics.elementary import quotient
 from basinax.numerics.rounding import rounded
-from basinax.numerics.settings import NotNegative as Tolerance, check_settings, shown
+from basinax.numerics.settings import NotNegative as Tolerance, check_settings, kind_of, shown
 from basinax.systems import segment
 from basinax.systems.index import SystemIndex
 from basinax.systems.prefix import per_system, resolve
@@ -223,10 +223,8 @@ def criterion_of(fmax: Any | None, convergence: AbstractCriterion | None) -> Abs
     if convergence is None:
         return MaxForce(DEFAULT_FMAX if fmax is None else fmax)
     if not isinstance(convergence, AbstractCriterion):
-        is_class = isinstance(convergence, type)
         raise TypeError(
-            "convergence must be a criterion such as MaxForce(0.05), got"
-            f" {f'the class {convergence.__name__}' if is_class else type(convergence).__name__}"
+            f"convergence must be a criterion such as MaxForce(0.05), got {kind_of(convergence)}"
         )
     if fmax is not None:
         raise ValueError("fmax and convergence exclude each other: give MaxForce(fmax) & ...")

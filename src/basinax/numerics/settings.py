@@ -334,6 +334,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 100 else text[:97] + "..."
 
 
+def kind_of(value: Any) -> str:
+    """The name of the class of a value, for errors; "the class" and its own name of a class."""
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+
+
 def one_line(error: BaseException) -> str:
     """The text of an error on one line, or the name of its class."""
     return " ".join(str(error).split()) or type(error).__name__

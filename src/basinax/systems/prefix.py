@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, PyTree, Shaped
 
-from basinax.numerics.settings import dtype_of, numbers_of, require_real
+from basinax.numerics.settings import dtype_of, kind_of, numbers_of, require_real
 from basinax.systems.index import SystemIndex, WholeIndex
 from basinax.systems.indices import Indices
 
@@ -59,11 +59,9 @@ def _indices_of(index_prefix: PyTree) -> list[SystemIndex]:
     leaves = jax.tree.leaves(index_prefix, is_leaf=is_index)
     wrong = [x for x in leaves if not is_index(x)]
     if wrong:
-        kind = wrong[0] if isinstance(wrong[0], type) else type(wrong[0])
         raise TypeError(
-            "leaves of index_prefix must be SystemIndex, got"
-            f" {'the class ' * (kind is wrong[0])}{kind.__name__}: make one with"
-            " SystemIndex.from_sizes or SystemIndex.from_ids"
+            f"leaves of index_prefix must be SystemIndex, got {kind_of(wrong[0])}: make one"
+            " with SystemIndex.from_sizes or SystemIndex.from_ids"
         )
     return leaves
 
