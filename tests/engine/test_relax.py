@@ -417,7 +417,9 @@ def test_nothing_in_is_an_empty_result():
         ({"steps": 5}, "write max_steps="),
         ({"logfile": "-"}, "write log="),
         ({"maxstep": 0.1}, "give it to the optimizer"),
+        ({"pressure": 0.1}, "give it to the cell"),
         ({"restart": "a"}, "run folders"),
+        ({"scalar_pressure": 0.1}, "give it to the cell"),
         ({"append_trajectory": True}, "another folder"),
     ],
 )

@@ -476,6 +476,7 @@ def test_other_tolerances_compile_nothing(count_compilations):
     expected = run(0.3, 1e-4, 50)
     with count_compilations() as counted:
         result = run(0.2, 1e-3, 60)
+        run(1, 1e-3, 60)
     assert counted.count == 0
     assert not np.array_equal(result.steps, expected.steps)
 

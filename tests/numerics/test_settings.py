@@ -265,6 +265,14 @@ def test_a_list_of_numbers_is_an_array_of_one_number_a_system(of):
             assert isinstance(getattr(made, name), np.ndarray), name
 
 
+@pytest.mark.parametrize("whole", [2, [1, 2], np.array([1, 2]), jnp.array([1, 2]), np.int64(2)])
+def test_whole_numbers_are_floats_where_real_numbers_are_allowed(whole):
+    for setting in (FIRE(maxstep=whole).maxstep, MaxForce(whole).fmax):
+        assert np.asarray(setting).dtype == np.float64
+        assert np.array_equal(setting, np.asarray(whole))
+    assert np.asarray(FIRE(Nmin=whole).Nmin).dtype.kind == "i"
+
+
 def test_an_array_of_another_library_is_one_of_numpy():
     class Column:
         dtype = np.dtype(float)

@@ -1,5 +1,7 @@
 """ASE structures to a batch and back."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -125,7 +127,9 @@ def line_without_direction():
         ([], ValueError, "at least one structure, got an empty list"),
         ([fcc(1), Atoms()], ValueError, r"system 1 \(no atoms\) has no atoms: remove it"),
         (fcc(1), TypeError, r"got one Atoms: pass \[atoms\]"),
-        ([fcc(1), "Ar"], TypeError, "entry 1 is a str"),
+        ([fcc(1), "Ar.xyz"], TypeError, r"entry 1 is a str: read files with ase.io.read\('Ar.xyz', ':'"),
+        ("Ar.xyz", TypeError, "got a str: read files"),
+        (Path("Ar.xyz"), TypeError, "got a .*Path: read files"),
         ([with_a_broken_position()], ValueError, r"system 0 \(Ar4\): the position of atom 2"),
         ([with_a_broken_cell()], ValueError, r"system 0 \(Ar4\): the cell is not finite"),
         ([fcc(1), Atoms("Ne", pbc=True)], ValueError, r"system 1 \(Ne\) has pbc=.* are zero"),

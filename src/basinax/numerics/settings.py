@@ -67,7 +67,8 @@ def check_settings(module: Any) -> None:
 
     The check covers fields whose type is a switch (`bool`) or carries `Allowed`; a static field
     holds one value. In other fields, a list or tuple of numbers becomes an array: in a tree of
-    settings it would be several numbers, each for all systems. So does an array of pandas.
+    settings it would be several numbers, each for all systems. So does an array of pandas. Integers
+    become floats where real numbers are allowed.
 
     Raises:
         TypeError, ValueError: a field has another value.
@@ -85,9 +86,21 @@ def check_settings(module: Any) -> None:
             require_whole(value, name, allowed)
         elif allowed:
             require(value, name, allowed)
-        if not is_static and (_is_list_of_numbers(value) or _is_other_array(value)):
-            array = np.asarray(value) if known(value) is not None else jnp.asarray(value)
-            object.__setattr__(module, field.name, array)
+        if is_static:
+            continue
+        if _is_list_of_numbers(value) or _is_other_array(value):
+            value = np.asarray(value) if known(value) is not None else jnp.asarray(value)
+        if allowed and not allowed.is_whole:
+            value = _in_floats(value)
+        object.__setattr__(module, field.name, value)
+
+
+def _in_floats(value: Any) -> Any:
+    """A number or array, integers as floats: another dtype would compile programs anew."""
+    array = known(value)
+    if array is None or array.dtype.kind not in "iu":
+        return value
+    return array.astype(float) if array.ndim else float(array)
 
 
 def _is_list_of_numbers(value: Any) -> bool:
@@ -214,10 +227,12 @@ OPTIONS_OF_ASE = {
     "force_consistent": "leave it out: forces are derivatives of the energy that is minimised",
     "logfile": "write log= of basinax.atoms.relax",
     "maxstep": 'give it to the optimizer: FIRE(maxstep=0.1), or "fire:maxstep=0.1"',
+    "pressure": "give it to the cell, in eV/Å³: cell=Frechet(pressure=0.01)",
     "restart": "relax the last structures again, or use run folders of the command line",
+    "scalar_pressure": "give it to the cell: cell=Frechet(pressure=0.01)",
     "steps": "write max_steps=",
 }
-"""Options of ASE's optimizers, and what to write instead."""
+"""Options of ASE's optimizers and filters, and what to write instead."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

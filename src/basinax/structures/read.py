@@ -6,6 +6,7 @@ No part of a record depends on other structures.
 import abc
 import dataclasses
 import functools
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -205,7 +206,7 @@ def check_are_several(atoms: Any) -> None:
         raise TypeError("atoms must be a list of ase.Atoms, got one Atoms: pass [atoms]")
     if isinstance(atoms, HoldsAtoms):
         raise TypeError("atoms must be a list of ase.Atoms, got one entry: pass [entry]")
-    if isinstance(atoms, Filter) or not np.iterable(atoms):
+    if isinstance(atoms, Filter | str) or not np.iterable(atoms):
         raise TypeError(f"atoms must be a list of ase.Atoms, got {_said_of(atoms)}")
 
 
@@ -243,10 +244,12 @@ FILTERS = {
 
 
 def _said_of(value: Any) -> str:
-    """The type of what is no structure, and what to pass in place of one of ASE's filters."""
+    """The type of what is no structure, and what to pass in place of a file or of ASE's filters."""
     name = type(value).__name__
+    if isinstance(value, str | os.PathLike):
+        return f"a {name}: read files with ase.io.read({os.fspath(value)!r}, ':')"
     if not isinstance(value, Filter):
-        return f"a {name}"
+        return f"of type {name}"
     if name in FILTERS:
         return f"ASE's {name}: pass its atoms, and cell={FILTERS[name]} to relax"
     return f"ASE's {name}: pass its atoms, with constraints such as FixAtoms"

@@ -175,16 +175,20 @@ class SystemIndex(eqx.Module):
     ) -> Shaped[Array, "rows *components"]:
         """The value of each row's system, broadcast to the shape of `like`; `padding` elsewhere.
 
-        Where values have components, they are the first of `like`.
+        Where values have components, they are the first of `like`. Numbers, but not booleans, reach
+        the padding that fills up the last block of a system in the aligned layout, too.
         """
         rest = (1,) * (like.ndim - values.ndim)
-        if self.is_aligned:
-            # Repeating one gathered value per block costs less than gathering one per row.
-            found = take(values, self._block_ids, padding)[:, None]
-            shape = (found.shape[0], BLOCK, *like.shape[1:])
-        else:
-            found, shape = take(values, self.ids, padding), like.shape
-        return jnp.broadcast_to(found.reshape(found.shape + rest), shape).reshape(like.shape)
+        if not self.is_aligned:
+            found = take(values, self.ids, padding)
+            return jnp.broadcast_to(found.reshape(found.shape + rest), like.shape)
+        # Repeating one gathered value per block costs less than gathering one per row.
+        found = take(values, self._block_ids, padding)[:, None]
+        blocks = (found.shape[0], BLOCK, *like.shape[1:])
+        spread = jnp.broadcast_to(found.reshape(found.shape + rest), blocks).reshape(like.shape)
+        if values.dtype != jnp.bool_:
+            return spread
+        return jnp.where(self.has_system().reshape(-1, *[1] * (like.ndim - 1)), spread, padding)
 
     def first_blocks(
         self, rows: Shaped[Array, "rows *components"], systems: Int32[Array, "some"]

@@ -24,7 +24,7 @@ from basinax.numerics.rounding import (
     scaling_top,
     wide_dtype,
 )
-from basinax.systems.index import SystemIndex, where_any
+from basinax.systems.index import where_any
 from basinax.systems.indices import Indices
 from basinax.systems.norms import has_rows, largest_bits, norms, order
 from basinax.systems.prefix import check_leaves, n_systems, per_system, resolve
@@ -241,18 +241,7 @@ def where(
         ValueError: `mask` does not have one entry per system.
     """
     check_mask(mask, n_systems(index_prefix))
-    leaves, structure = jax.tree.flatten(on_false)
-    pairs = zip(leaves, _matching(on_false, on_true), resolve(index_prefix, on_false), strict=True)
-
-    def selected(old, new, index):
-        rows = jnp.atleast_1d(old)
-        is_new = index.spread(mask, False, rows)
-        if isinstance(index, SystemIndex):  # a block that a system fills in part has padding, too
-            own = index.has_system().reshape(-1, *[1] * (rows.ndim - 1))
-            is_new = is_new & own
-        return jnp.where(is_new.reshape(jnp.shape(old)), new, old)
-
-    return structure.unflatten([selected(*own) for own in pairs])
+    return map_rows(_selected, index_prefix, [(mask, False)], on_false, on_true)
 
 
 def without_padding(tree: Tree, index_prefix: Prefix = None) -> Tree:
@@ -305,6 +294,10 @@ def map_rows(
     if isinstance(results[0], tuple):
         return tuple(structure.unflatten(leaves) for leaves in zip(*results, strict=True))
     return structure.unflatten(results)
+
+
+def _selected(mask, on_false, on_true):
+    return jnp.where(mask, on_true, on_false)
 
 
 def map_leaves(function: Callable[..., Array], tree: Tree, *others: Tree) -> Tree:

@@ -197,9 +197,8 @@ class AbstractLineSearch(AbstractTransform):
         begins = is_accepted | is_repeated
         direction = segment.where(begins, new.direction, state.direction, prefix)
         trial = jnp.where(begins, new.trial, jnp.where(is_given_up, 0, verdict.trial))
-        values = [(is_accepted, True), (trial, 0.0)]
+        values = [(is_accepted, True), (trial, 0.0)]  # padding stays where it is
         step = segment.map_rows(_towards, prefix, values, params, base, direction)
-        step = segment.without_padding(step, prefix)  # of which the state has no origin
         return step, WalkState(
             prefix,
             origin=base,
