@@ -282,8 +282,6 @@ class _Run(NamedTuple):
             why = "Interrupted" if is_stopped else "The time is over"
             print_line(err, f"{why}: {hint_to_resume(kept)}")
             raise typer.Exit(INTERRUPTED if is_stopped else OUT_OF_TIME)
-        if is_stopped:
-            err.print("Interrupted.")
         if self.writing.saver.has_lost:
             if kept.record.exists():
                 hint = f"{kept.name} keeps the results: basinax resume {kept.name} writes them"
@@ -291,8 +289,8 @@ class _Run(NamedTuple):
                     hint += ", but no steps to trajectories and logs"
                 print_line(err, hint)
             raise typer.Exit(NOT_SAVED)
-        if is_stopped:
-            raise typer.Exit(INTERRUPTED)
+        if is_stopped:  # nothing is left for the same command to go on with
+            err.print("Interrupted, but all structures had ended.")
         is_empty = not ended.briefs  # as a part of few structures may be
         if not (is_empty or any(brief.status == Status.CONVERGED for brief in ended.briefs)):
             err.print("Nothing converged.")
