@@ -148,15 +148,8 @@ class _Session(AbstractSession):
                 continue
             path = self._asked[number]
             path.found[image - 1] = found
-            if None in path.found:
-                continue
-            at = _first_equal(path.positions) if self._of.is_string else None
-            if at is None:
+            if None not in path.found:
                 whole.append(number)
-            else:
-                self._end_images(number)
-                message = f"images {at} and {at + 1} are the same: no string passes through them"
-                answers.append((number, EvaluationError(message)))
         return answers + self._forces(whole)
 
     def phase(self) -> str:
@@ -232,12 +225,6 @@ def _checked(answer: Evaluated | EvaluationError, n_atoms: int) -> Evaluated | E
     if np.isfinite(found.energy) and np.isfinite(found.forces).all():
         return found
     return EvaluationError("its energy or a force is not finite")
-
-
-def _first_equal(positions: Float[np.ndarray, "images atoms 3"]) -> int | None:
-    """The first image that is equal to the next, if any."""
-    are_equal = (positions[1:] == positions[:-1]).all(axis=(1, 2))
-    return int(np.argmax(are_equal)) if are_equal.any() else None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

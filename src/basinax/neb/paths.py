@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 import warnings
 from collections.abc import Sequence
 from typing import Any, cast
@@ -162,8 +163,19 @@ def read_band(path: Any, k: Any, n_images: int | None, interpolate: str, method:
         )
     springs = np.broadcast_to(springs.astype(float), (n_springs,))
     if len(images) == 2:
-        images = _interpolated(images, springs, interpolate, method)
-    return Band(_unwrapped(images), springs)
+        images = _unwrapped(_interpolated(images, springs, interpolate, method))
+    elif (at := _first_equal(images := _unwrapped(images))) is not None:
+        raise ValueError(
+            f"images {at} and {at + 1} are the same, so no path leads from one to the other: pass"
+            " the two end points and n_images, and images are interpolated"
+        )
+    return Band(images, springs)
+
+
+def _first_equal(images: list[Atoms]) -> int | None:
+    """The first image whose atoms are where those of the next are, if any."""
+    pairs = enumerate(itertools.pairwise(images))
+    return next((k for k, (a, b) in pairs if np.array_equal(a.positions, b.positions)), None)
 
 
 def _check_alike(images: list[Atoms]) -> None:
@@ -208,7 +220,7 @@ def _interpolated(
     from ase.mep import NEB, idpp_interpolate
 
     first, last = (end.copy() for end in _unwrapped(ends))
-    if method == "string" and np.array_equal(first.positions, last.positions):
+    if method == "string" and _first_equal([first, last]) is not None:
         raise ValueError("its end points are the same: no string lies between them")
     images = [first, *(first.copy() for _ in springs[1:]), last]
     try:
