@@ -83,7 +83,8 @@ def test_equal_numbers_of_other_kinds_have_programs_of_their_own():
         for kind in kinds:
             evaluate(argon(1), Power(kind(4)))
         assert list(dict.fromkeys(TRACED)) == kinds
-    assert partition(FIRE(dt=1))[0] != partition(FIRE(dt=1.0))[0]
+    assert partition({"a": 1})[0] != partition({"a": 1.0})[0]
+    assert partition(FIRE(dt=1))[0] == partition(FIRE(dt=1.0))[0]  # both are 1.0
     assert partition({"a": 0.0})[0] != partition({"a": -0.0})[0]
     assert partition([True])[0] != partition([1])[0]
     for one, other in OTHERS:

@@ -383,6 +383,50 @@ def test_a_place_that_is_taken_again_remembers_no_cell():
         assert [k for i, k in enumerate(part) if not same(own, i, streamed, -1 - k)] == []
 
 
+def with_root_units(cell, n_atoms: int):
+    """The cell with the factor that makes the units of `LBFGS()`."""
+    usual = 1 if isinstance(cell, Strain) else n_atoms
+    unit = 2.0 ** np.round(np.log2(usual / np.sqrt(n_atoms)))
+    return dataclasses.replace(cell, cell_factor=usual / unit)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        exhaustive(Frechet, np.float64),
+        exhaustive(UnitCell, np.float32),
+        exhaustive(Strain, np.float64),
+    ],
+)
+def test_lbfgs_counts_strains_times_the_root_of_the_number_of_atoms(kind, dtype):
+    """In 400 steps, with the bits that a structure has alone; a factor that is given stays."""
+    atoms, cells = ([x[k] for k in (0, 1, 2, 4, 8, 9)] for x in several(kind))
+    settings = {"fmax": 0.0, "max_steps": 400, "dtype": dtype}
+    batch = relax(atoms, ARGON, basinax.LBFGS(), cell=cells, **settings)
+    pairs = zip(cells, map(len, atoms), strict=True)
+    given = [None if cell is None else with_root_units(cell, n) for cell, n in pairs]
+    by_factor = relax(atoms, ARGON, basinax.LBFGS(), cell=given, **settings)
+    for one, other in zip(batch.atoms, by_factor.atoms, strict=True):  # but `fmax` has units
+        np.testing.assert_array_equal(one.positions, other.positions)
+        np.testing.assert_array_equal(one.cell.array, other.cell.array)
+    for k in (1, 2):
+        alone = relax([atoms[k]], ARGON, basinax.LBFGS(), cell=[cells[k]], **settings)
+        assert same(batch, k, alone, 0)
+
+
+def test_lbfgs_takes_few_steps_in_large_cells():
+    """In the units of ASE, the largest would take several times as many."""
+    atoms = [sheared(bulk("Ar", cubic=True, a=5.4) * (n, n, n), n) for n in (1, 2, 3)]
+    in_chain = basinax.chain(basinax.ClipByGlobalNorm(1e6), basinax.LBFGS())
+    result = relax(atoms, ARGON, basinax.LBFGS(), cell=Frechet(), fmax=0.005)
+    assert result.converged.all() and max(result.evaluations) <= 15
+    chained = relax(atoms[:2], ARGON, in_chain, cell=Frechet(), fmax=0.005)
+    assert all(same(result, k, chained, k) for k in (0, 1))
+    of_ase = relax(atoms[1:2], ARGON, basinax.LBFGS.ase(), cell=Frechet(), fmax=0.005)
+    assert of_ase.evaluations[0] > 40
+    assert of_ase.energies[0] == pytest.approx(result.energies[1], abs=2e-3)
+
+
 def end_of_ase(optimizer, held):
     """Where it ends, and what is found there."""
     end, there = walk_of_ase(optimizer, held, 0.005), held.atoms

@@ -17,7 +17,8 @@ from jaxtyping import Array, Bool, Float
 from basinax.minimize.criteria import Evidence
 from basinax.neighbors.search import LARGEST_CELL, MOST_IMAGES, TO_SPARE
 from basinax.numerics.rounding import rounded
-from basinax.optimizers.protocol import AbstractTransform, apply_updates, select_systems
+from basinax.optimizers.lbfgs import LBFGS
+from basinax.optimizers.protocol import AbstractTransform, apply_updates, needed, select_systems
 from basinax.potentials import Properties
 from basinax.structures.batch import Batch
 from basinax.structures.cells.kinds import Kind, is_open
@@ -40,6 +41,7 @@ from basinax.structures.matrices import (
     turned_rows,
 )
 from basinax.structures.read import Structure, cells_of
+from basinax.systems import segment
 from basinax.systems.index import SystemIndex, index_of_ids
 
 CELL_ROWS = 3
@@ -119,6 +121,8 @@ class CellMoves(eqx.Module):
     pressure: Float[Array, "systems"]
     factor: Float[Array, "systems"]
     inverse_factor: Float[Array, "systems"]
+    unit: Float[Array, "systems"]
+    """See `Scaled`."""
     loses_symmetry: Bool[Array, "systems"]
     """Systems whose cell may lose a symmetry although constraints keep it in their steps."""
     is_open: Bool[Array, "systems"] | None
@@ -336,10 +340,42 @@ def _third_of_trace(m: Matrices) -> Matrices:
     return jnp.where(jnp.eye(3, dtype=bool)[None], third[:, None, None], 0.0)
 
 
+class Scaled(AbstractTransform):
+    """L-BFGS with units of the cell's rows in which cells of all sizes are about as stiff as atoms.
+
+    In ASE's units, strains times the number of atoms N, the curvature falls with N, and a limit of
+    rows allows strains of maxstep/N, so that large cells would crawl. These are strains times the
+    root of N. The units are powers of two, so nothing is rounded.
+    """
+
+    lbfgs: LBFGS
+    unit: Float[Array, "systems"]
+    index: SystemIndex
+    """The system of each row of the cells."""
+
+    def init(self, parameters, index_prefix=None):
+        return self.lbfgs.init(parameters, index_prefix)
+
+    def update(self, updates, state, params=None, **extra):
+        gradient = self._times(self.unit, updates)
+        params = self._times(1 / self.unit, needed(params, "LBFGS"))
+        step, state = self.lbfgs.update(gradient, state, params, **extra)
+        return self._times(self.unit, step), state
+
+    def _times(self, factors: Float[Array, "systems"], dofs: Dofs) -> Dofs:
+        return dofs._replace(cell=segment.scale(dofs.cell, factors, self.index))
+
+
 def with_cells(
     optimizer: AbstractTransform, constraints: Constraints | None, moves: CellMoves
 ) -> tuple[AbstractTransform, Callable[[Evidence], Evidence]]:
     """The optimizer, and the view of evidence for criteria, where cells move."""
+
+    def of_part(part):
+        is_own = isinstance(part, LBFGS) and part.is_scaled  # else the steps are ASE's
+        return Scaled(part, moves.unit, moves.index) if is_own else part
+
+    optimizer = jax.tree.map(of_part, optimizer, is_leaf=lambda x: isinstance(x, LBFGS))
     optimizer, view = constrained(optimizer, CellConstraints(constraints, moves))
 
     def shown(evidence: Evidence) -> Evidence:
@@ -377,12 +413,15 @@ def cell_moves(
     reference, masks = np.tile(np.eye(3), (n_systems, 1, 1)), np.zeros((n_systems, 3, 3), bool)
     reference[: len(structures)] = cells_of([s.atoms for s in structures])[0]
     is_hydrostatic, keeps_volume, loses = np.zeros((3, n_systems), bool)
-    pressure, factor = np.zeros(n_systems), np.ones(n_systems)
+    pressure, factor, unit = np.zeros(n_systems), *np.ones((2, n_systems))
     free[moving] = True
-    sizes = 1.0 if kind == "strain" else np.array([len(structures[k]) for k in moving], float)
     if options:
+        n_atoms = np.array([len(structures[k]) for k in moving], float)
+        usual = np.ones_like(n_atoms) if kind == "strain" else n_atoms
         factors = np.array([c.cell_factor for c in options.values()], float)[own]  # NaN for None
-        factor[moving] = np.where(np.isnan(factors), sizes, factors)
+        factor[moving] = np.where(np.isnan(factors), usual, factors)
+        wanted = 2.0 ** np.round(np.log2(usual / np.sqrt(n_atoms)))
+        unit[moving] = np.where(np.isnan(factors), wanted, 1.0)
         masks[moving] = np.array([c.movable() for c in options.values()])[own]
         opened[moving] = np.array([is_open(c) for c in options.values()])[own]
         pressure[moving] = np.array([c.pressure for c in options.values()])[own]
@@ -402,6 +441,7 @@ def cell_moves(
         "pressure": pressure.astype(dtype),
         "factor": factor.astype(dtype),
         "inverse_factor": (1 / factor).astype(dtype),
+        "unit": unit.astype(dtype),
         "loses_symmetry": loses,
         "is_open": opened if has_open else None,
     }

@@ -56,7 +56,8 @@ class LBFGS(AbstractTransform):
     """The first Hessian (eV/Å²) is this number times the unit matrix. ASE's default."""
     is_scaled: bool = eqx.field(static=True, default=True)
     """The first Hessian follows the newest pair, as soon as there is one: y·y/s·y replaces `alpha`,
-    or |y|/|s| where that pair is not kept."""
+    or |y|/|s| where that pair is not kept. And rows of cells that `relax` moves count as strains
+    times the root of the number of atoms, unless the cell has a `cell_factor`."""
     curvature: Finite = 1e-8
     """A pair is kept if the cosine of the angle between s and y is larger."""
     is_bounded: bool = eqx.field(static=True, default=True)

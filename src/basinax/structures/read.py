@@ -249,7 +249,7 @@ def _said_of(value: Any) -> str:
     if isinstance(value, str | os.PathLike):
         return f"a {name}: read files with ase.io.read({os.fspath(value)!r}, ':')"
     if not isinstance(value, Filter):
-        return f"of type {name}"
+        return f"a {name}"
     if name in FILTERS:
         return f"ASE's {name}: pass its atoms, and cell={FILTERS[name]} to relax"
     return f"ASE's {name}: pass its atoms, with constraints such as FixAtoms"
