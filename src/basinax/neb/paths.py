@@ -162,9 +162,12 @@ def read_band(path: Any, k: Any, n_images: int | None, interpolate: str, method:
             f" got {shown(k)}"
         )
     springs = np.broadcast_to(springs.astype(float), (n_springs,))
-    if len(images) == 2:
-        images = _unwrapped(_interpolated(images, springs, interpolate, method))
-    elif (at := _first_equal(images := _unwrapped(images))) is not None:
+    is_given = len(images) > 2
+    if not is_given:
+        images = _interpolated(images, springs, interpolate, method)
+    images = _unwrapped(images)
+    at = _first_equal(images)
+    if is_given and at is not None:
         raise ValueError(
             f"images {at} and {at + 1} are the same, so no path leads from one to the other: pass"
             " the two end points and n_images, and images are interpolated"
