@@ -41,7 +41,6 @@ from basinax.atoms import (
     relax,
 )
 from basinax.cli import setup
-from basinax.cli.outputs import Writing
 from basinax.cli.values import pressure_of
 from basinax.config.specs import optimizer_from
 from basinax.engine.relax_stream import relax_items
@@ -579,24 +578,6 @@ def test_an_interrupted_command_goes_on_to_the_same_file(files, monkeypatch, sig
     assert done.exit_code == 0, done.output
     assert Path("out.extxyz").read_bytes() == Path("whole.extxyz").read_bytes()
     assert not Path("out.extxyz.run").exists()
-
-
-def test_a_command_that_is_interrupted_while_it_writes_has_the_status_of_its_results(
-    files, monkeypatch
-):
-    """Nothing is left to go on with."""
-
-    def interrupted(*arguments, **how):
-        signal.raise_signal(signal.SIGINT)
-        return export(*arguments, **how)
-
-    export = Writing.write
-    monkeypatch.setattr(Writing, "write", interrupted)
-    options = ["--potential", ARGON, "--fmax", 0.01, "--output", "out.extxyz"]
-    done = run("relax", *files, *options)
-    assert done.exit_code == 0, done.output
-    assert "Interrupted, but all structures had ended." in done.stderr
-    assert Path("out.extxyz").exists() and not Path("out.extxyz.run").exists()
 
 
 @pytest.mark.exhaustive  # processes of their own, each of which imports and compiles

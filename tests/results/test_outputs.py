@@ -579,11 +579,13 @@ def test_a_signal_says_which_phase_it_waits_for(relaxation, monkeypatch, capfd, 
 
     monkeypatch.setattr(setup, "relax_items", of_phase)
     done = run()
-    assert done.exit_code == 130
+    assert done.exit_code == 0  # for all end nevertheless
     assert f"Interrupted: {phase}; again to quit." in capfd.readouterr().err
 
 
-def test_a_signal_while_writing_costs_no_output_and_claims_nothing(relaxation, monkeypatch):
+def test_a_signal_while_writing_costs_no_output_and_leaves_nothing_to_go_on_with(
+    relaxation, monkeypatch
+):
     def signalled(*arguments, **named):
         signal.raise_signal(signal.SIGINT)
         write(*arguments, **named)
@@ -591,8 +593,8 @@ def test_a_signal_while_writing_costs_no_output_and_claims_nothing(relaxation, m
     write = Plan.write
     monkeypatch.setattr(Plan, "write", signalled)
     done = run("--table", "t.csv")
-    assert done.exit_code == 130
-    assert done.stderr == "Interrupted.\n"
+    assert done.exit_code == 0
+    assert done.stderr == "Interrupted, but all structures had ended.\n"
     assert len(sources_of("t.csv")) == 3
 
 
