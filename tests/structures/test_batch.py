@@ -127,7 +127,7 @@ def line_without_direction():
         ([], ValueError, "at least one structure, got an empty list"),
         ([fcc(1), Atoms()], ValueError, r"system 1 \(no atoms\) has no atoms: remove it"),
         (fcc(1), TypeError, r"got one Atoms: pass \[atoms\]"),
-        ([fcc(1), "Ar.xyz"], TypeError, r"1 is a str: read files with ase.io.read\('Ar.xyz', ':'"),
+        ([fcc(1), "Ar"], TypeError, r"entry 1 is a str: read files with ase.io.read\('Ar', ':'"),
         ("Ar.xyz", TypeError, "got a str: read files"),
         (Path("Ar.xyz"), TypeError, "got a .*Path: read files"),
         ([with_a_broken_position()], ValueError, r"system 0 \(Ar4\): the position of atom 2"),

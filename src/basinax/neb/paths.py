@@ -166,8 +166,8 @@ def read_band(path: Any, k: Any, n_images: int | None, interpolate: str, method:
     if not is_given:
         images = _interpolated(images, springs, interpolate, method)
     images = _unwrapped(images)
-    at = _first_equal(images)
-    if is_given and at is not None:
+    at = _first_equal(images) if is_given else None
+    if at is not None:
         raise ValueError(
             f"images {at} and {at + 1} are the same, so no path leads from one to the other: pass"
             " the two end points and n_images, and images are interpolated"
@@ -223,7 +223,7 @@ def _interpolated(
     from ase.mep import NEB, idpp_interpolate
 
     first, last = (end.copy() for end in _unwrapped(ends))
-    if method == "string" and _first_equal([first, last]) is not None:
+    if method == "string" and np.array_equal(first.positions, last.positions):
         raise ValueError("its end points are the same: no string lies between them")
     images = [first, *(first.copy() for _ in springs[1:]), last]
     try:
