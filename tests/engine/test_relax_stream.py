@@ -146,6 +146,7 @@ def test_a_structure_that_cannot_be_relaxed_is_named_after_those_before_it():
             given.append(number)
     assert sorted(given) == [0, 1, 2, 3]
     assert "This is structure 4 of the input" in caught.value.__notes__[0]
+    assert caught.value.__context__ is None  # errors of the groups that it was read with
 
 
 @pytest.mark.parametrize("broken", [Atoms(), "no structure", OSError("the file ends here")])

@@ -83,6 +83,8 @@ class Feed:
                 (item,) = items
                 is_known = isinstance(item, Fault)
                 return [item if is_known else Fault(item.number, item.atoms, error)]
+            structures = None
+        if structures is None:  # here, not in the handler: an error has no other as its context
             half = len(items) // 2
             return self._take_in(items[:half]) + self._take_in(items[half:])
         atoms = [structure.atoms for structure in structures]
