@@ -384,33 +384,35 @@ def test_a_place_that_is_taken_again_remembers_no_cell():
 
 
 def with_root_units(cell, n_atoms: int):
-    """The cell with the factor that makes the units of `LBFGS()`."""
+    """The cell with the factor that makes the units of optimizers that are not ASE's."""
     usual = 1 if isinstance(cell, Strain) else n_atoms
     unit = 2.0 ** np.round(np.log2(usual / np.sqrt(n_atoms)))
     return dataclasses.replace(cell, cell_factor=usual / unit)
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype"),
+    ("kind", "dtype", "optimizer"),
     [
-        exhaustive(Frechet, np.float64),
-        exhaustive(UnitCell, np.float32),
-        exhaustive(Strain, np.float64),
+        exhaustive(Frechet, np.float64, basinax.LBFGS()),
+        exhaustive(UnitCell, np.float32, basinax.LBFGS()),
+        exhaustive(Strain, np.float64, basinax.LBFGS()),
+        exhaustive(Frechet, np.float32, basinax.ConjugateGradient()),
+        exhaustive(UnitCell, np.float64, basinax.ConjugateGradient()),
     ],
 )
-def test_lbfgs_counts_strains_times_the_root_of_the_number_of_atoms(kind, dtype):
+def test_strains_count_times_the_root_of_the_number_of_atoms(kind, dtype, optimizer):
     """In 400 steps, with the bits that a structure has alone; a factor that is given stays."""
     atoms, cells = ([x[k] for k in (0, 1, 2, 4, 8, 9)] for x in several(kind))
     settings = {"fmax": 0.0, "max_steps": 400, "dtype": dtype}
-    batch = relax(atoms, ARGON, basinax.LBFGS(), cell=cells, **settings)
+    batch = relax(atoms, ARGON, optimizer, cell=cells, **settings)
     pairs = zip(cells, map(len, atoms), strict=True)
     given = [None if cell is None else with_root_units(cell, n) for cell, n in pairs]
-    by_factor = relax(atoms, ARGON, basinax.LBFGS(), cell=given, **settings)
+    by_factor = relax(atoms, ARGON, optimizer, cell=given, **settings)
     for one, other in zip(batch.atoms, by_factor.atoms, strict=True):  # but `fmax` has units
         np.testing.assert_array_equal(one.positions, other.positions)
         np.testing.assert_array_equal(one.cell.array, other.cell.array)
     for k in (1, 2):
-        alone = relax([atoms[k]], ARGON, basinax.LBFGS(), cell=[cells[k]], **settings)
+        alone = relax([atoms[k]], ARGON, optimizer, cell=[cells[k]], **settings)
         assert same(batch, k, alone, 0)
 
 

@@ -17,8 +17,15 @@ from jaxtyping import Array, Bool, Float
 from basinax.minimize.criteria import Evidence
 from basinax.neighbors.search import LARGEST_CELL, MOST_IMAGES, TO_SPARE
 from basinax.numerics.rounding import rounded
+from basinax.optimizers.conjugate_gradient import ConjugateGradient
 from basinax.optimizers.lbfgs import LBFGS
-from basinax.optimizers.protocol import AbstractTransform, apply_updates, needed, select_systems
+from basinax.optimizers.protocol import (
+    AbstractAround,
+    AbstractTransform,
+    apply_updates,
+    needed,
+    select_systems,
+)
 from basinax.potentials import Properties
 from basinax.structures.batch import Batch
 from basinax.structures.cells.kinds import Kind, is_open
@@ -340,26 +347,23 @@ def _third_of_trace(m: Matrices) -> Matrices:
     return jnp.where(jnp.eye(3, dtype=bool)[None], third[:, None, None], 0.0)
 
 
-class Scaled(AbstractTransform):
-    """L-BFGS with units of the cell's rows in which cells of all sizes are about as stiff as atoms.
+class Scaled(AbstractAround):
+    """An optimizer whose rows of cells have units that suit cells of all sizes.
 
     In ASE's units, strains times the number of atoms N, the curvature falls with N, and a limit of
     rows allows strains of maxstep/N, so that large cells would crawl. These are strains times the
-    root of N. The units are powers of two, so nothing is rounded.
+    root of N, by which cells are about as stiff as atoms. The units are powers of two, so nothing
+    is rounded.
     """
 
-    lbfgs: LBFGS
     unit: Float[Array, "systems"]
     index: SystemIndex
     """The system of each row of the cells."""
 
-    def init(self, parameters, index_prefix=None):
-        return self.lbfgs.init(parameters, index_prefix)
-
     def update(self, updates, state, params=None, **extra):
         gradient = self._times(self.unit, updates)
-        params = self._times(1 / self.unit, needed(params, "LBFGS"))
-        step, state = self.lbfgs.update(gradient, state, params, **extra)
+        params = self._times(1 / self.unit, needed(params, "Scaled"))
+        step, state = self.optimizer.update(gradient, state, params, **extra)
         return self._times(self.unit, step), state
 
     def _times(self, factors: Float[Array, "systems"], dofs: Dofs) -> Dofs:
@@ -371,11 +375,14 @@ def with_cells(
 ) -> tuple[AbstractTransform, Callable[[Evidence], Evidence]]:
     """The optimizer, and the view of evidence for criteria, where cells move."""
 
-    def of_part(part):
-        is_own = isinstance(part, LBFGS) and part.is_scaled  # else the steps are ASE's
-        return Scaled(part, moves.unit, moves.index) if is_own else part
+    def is_own(part):  # the steps of others are ASE's
+        is_lbfgs = isinstance(part, LBFGS) and part.is_scaled
+        return is_lbfgs or isinstance(part, ConjugateGradient)
 
-    optimizer = jax.tree.map(of_part, optimizer, is_leaf=lambda x: isinstance(x, LBFGS))
+    def of_part(part):
+        return Scaled(part, moves.unit, moves.index) if is_own(part) else part
+
+    optimizer = jax.tree.map(of_part, optimizer, is_leaf=is_own)
     optimizer, view = constrained(optimizer, CellConstraints(constraints, moves))
 
     def shown(evidence: Evidence) -> Evidence:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int32
 
 from basinax.numerics.rounding import add_components, rounded
-from basinax.optimizers.protocol import AbstractTransform, needed, updated
+from basinax.optimizers.protocol import AbstractAround, needed, updated
 from basinax.systems.index import SystemIndex
 
 Points = Float[Array, "atoms images paths 3"]
@@ -202,20 +202,13 @@ def _solved(
     return jnp.moveaxis(found, 0, 1)
 
 
-class Equidistant(AbstractTransform):
-    """An optimizer of paths after whose steps the images lie at equal distances.
+class Equidistant(AbstractAround):
+    """An optimizer of paths after whose steps the images lie at equal distances."""
 
-    Its state is the state of the optimizer.
-    """
-
-    optimizer: AbstractTransform
     n_atoms: Any
     """The number of atoms of an image, one per path."""
     most_images: int = eqx.field(static=True)
     most_atoms: int = eqx.field(static=True)
-
-    def init(self, parameters, index_prefix=None):
-        return self.optimizer.init(parameters, index_prefix)
 
     def update(self, updates, state, params=None, **extra):
         params = needed(params, "Equidistant")
@@ -223,12 +216,6 @@ class Equidistant(AbstractTransform):
         grid = self._grid(state.index_prefix)
         moved = grid.points(params + rounded(step))
         return grid.put(equidistant(grid, moved), params) - params, state
-
-    def is_accepted(self, state):
-        return self.optimizer.is_accepted(state)
-
-    def has_failed(self, state):
-        return self.optimizer.has_failed(state)
 
     def _grid(self, index: SystemIndex) -> Grid:
         n_rows, places = index.n_rows, jnp.arange(index.n_rows, dtype=jnp.int32)

@@ -169,6 +169,21 @@ class AbstractTransform(eqx.Module):
         return jnp.zeros((n_systems(state.index_prefix),), bool)
 
 
+class AbstractAround(AbstractTransform):
+    """A transform around an optimizer, whose state is its own."""
+
+    optimizer: AbstractTransform
+
+    def init(self, parameters, index_prefix=None):
+        return self.optimizer.init(parameters, index_prefix)
+
+    def is_accepted(self, state):
+        return self.optimizer.is_accepted(state)
+
+    def has_failed(self, state):
+        return self.optimizer.has_failed(state)
+
+
 def check_parameters(parameters: Tree, index_prefix: Prefix) -> None:
     """Check, before the first step, that the parameters can be optimised.
 

@@ -40,8 +40,8 @@ class AbstractCell(eqx.Module):
 
     cell_factor: float | None = None
     """The scale of the cell's rows relative to positions (`exp_cell_factor` of ASE's
-    `FrechetCellFilter`); the number of atoms if None, 1 for `Strain`. `LBFGS()` has units of its
-    own if None."""
+    `FrechetCellFilter`); the number of atoms if None, 1 for `Strain`. `LBFGS()` and
+    `ConjugateGradient()` have units of their own if None."""
 
     def __check_init__(self):
         name = type(self).__name__

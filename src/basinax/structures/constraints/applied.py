@@ -12,7 +12,7 @@ from typing import Any
 import equinox as eqx
 
 from basinax.minimize.criteria import Evidence
-from basinax.optimizers.protocol import AbstractTransform, updated
+from basinax.optimizers.protocol import AbstractAround, AbstractTransform, updated
 from basinax.structures.constraints.kinds import PARTS
 from basinax.structures.constraints.protocol import AbstractPart, Room, Rows, Stages, Turning
 from basinax.structures.matrices import Matrices
@@ -76,29 +76,16 @@ class Constraints(eqx.Module):
         return step
 
 
-class Constrained(AbstractTransform):
-    """An optimizer that receives the constrained gradient and whose steps keep the constraints.
+class Constrained(AbstractAround):
+    """An optimizer that receives the constrained gradient and whose steps keep the constraints."""
 
-    Its state is the state of the optimizer.
-    """
-
-    optimizer: AbstractTransform
     constraints: Any
     """An object with the two methods `of_gradient` and `of_step`."""
-
-    def init(self, parameters, index_prefix=None):
-        return self.optimizer.init(parameters, index_prefix)
 
     def update(self, updates, state, params=None, **extra):
         gradient = self.constraints.of_gradient(updates, state.index_prefix, params)
         step, state = updated(self.optimizer, gradient, state, params, **extra)
         return self.constraints.of_step(step, state.index_prefix, params), state
-
-    def is_accepted(self, state):
-        return self.optimizer.is_accepted(state)
-
-    def has_failed(self, state):
-        return self.optimizer.has_failed(state)
 
 
 def constrained(
