@@ -374,6 +374,21 @@ def test_steps_keep_to_constraints(name):
     assert holds(result.atoms[0].positions - atoms.positions, result.atoms[0])
 
 
+def test_a_fixed_centre_of_mass_costs_nothing():
+    """Where a shift changes no energy; the gradient of ASE's `FixCom` is not that of its steps."""
+    free, held = molecule("HCN"), molecule("HCN")
+    held.set_constraint(FixCom())
+    for atoms in (free, held):
+        atoms.rattle(0.05, seed=1)
+    settings = {"fmax": 0.01, "dtype": "float64"}
+    both = relax([free, held], EMT(), InternalLBFGS(), **settings)
+    assert both.converged.all() and abs(np.diff(both.evaluations)[0]) <= 1
+    assert both.energies[1] == pytest.approx(both.energies[0], abs=1e-6)
+    shift = both.atoms[1].get_center_of_mass() - held.get_center_of_mass()
+    np.testing.assert_allclose(shift, 0.0, atol=1e-12)
+    assert same(both, 1, relax([held], EMT(), InternalLBFGS(), **settings), 0)
+
+
 def test_a_number_a_structure_is_that_of_its_own():
     few = [molecule(name) for name in ("CH3OH", "C2H2", "C2H4")]
     for k, atoms in enumerate(few):

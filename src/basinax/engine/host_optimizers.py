@@ -39,7 +39,7 @@ class HostOptimizers:
             frame, walk = self._walk(k)
             x, gradient = (_vector(tree, rows) for tree in (params, gradients))
             enthalpy = energy + frame.pressure * frame.volume(x)
-            step = walk.step(x, enthalpy, gradient)
+            step = walk.step(x, enthalpy, frame.by_steps(gradient))
             self._look()
             for array, own in zip(jax.tree.leaves(steps), rows, strict=True):
                 n = 3 * (own.stop - own.start)

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 
 from basinax.internal.arithmetic import dot, product
 from basinax.structures.cells.kinds import AbstractCell
+from basinax.structures.constraints.fix_com import Masses
 from basinax.structures.constraints.of_atoms import OfAtoms
 from basinax.structures.matrices import VOIGT_OF_ENTRIES
 from basinax.structures.read import Structure
@@ -33,6 +34,7 @@ class Deformation:
         self.pbc, self.numbers = atoms.pbc.copy(), atoms.numbers.copy()
         self.kind, self.pressure = structure.kind, 0.0
         self.left = _left(structure)
+        self.shares = _shares(structure)
         self.n_dofs = 3 * (self.n_atoms + {None: 0, "strain": 2}.get(self.kind, 3))
         if cell is None:
             return
@@ -84,6 +86,18 @@ class Deformation:
         changes = np.where(self.mask, changes, 0.0) / self.factor
         return product(changes.transpose(1, 2, 0), self.allowed)
 
+    def by_steps(self, gradient: Float[np.ndarray, "dofs"]) -> Float[np.ndarray, "dofs"]:
+        """The gradient by steps that `FixCom` shifts after they are made, from the constrained one.
+
+        ASE's `FixCom` takes a multiple of the masses off the gradient, but a mean off steps. With
+        the one as the derivative by the other, no pair of L-BFGS would fit a symmetric Hessian.
+        """
+        if self.shares is None:
+            return gradient
+        rows = gradient[: 3 * self.n_atoms].reshape(-1, 3)
+        rows = rows - self.shares[:, None] * rows.sum(0)
+        return np.concatenate([rows.ravel(), gradient[3 * self.n_atoms :]])
+
     def longest(self, step: Float[np.ndarray, "dofs"], maxstep: float) -> float:
         """The longest row of a step, relative to the longest allowed."""
         lengths = np.linalg.norm(step.reshape(-1, 3), axis=1)
@@ -121,6 +135,14 @@ def _left(structure: Structure) -> Float[np.ndarray, "atoms 3 3"] | None:
             own = stage[OfAtoms].matrices
             left = own if left is None else product(own, left)
     return left
+
+
+def _shares(structure: Structure) -> Float[np.ndarray, "atoms"] | None:
+    """Each atom's share of the mass, if the last constraint fixes the centre of mass."""
+    if not structure.stages or Masses not in structure.stages[-1]:
+        return None
+    masses = structure.stages[-1][Masses]
+    return masses / masses.sum()
 
 
 def _allowed(cell: AbstractCell) -> Float[np.ndarray, "entries entries"]:
