@@ -247,15 +247,27 @@ def test_files_keep_constraints_as_ase_writes_them(tmp_path):
 @pytest.mark.exhaustive
 def test_the_default_optimizer_takes_springs_to_a_minimum_of_ase():
     """It steps on the host with potentials of the device, too."""
-    start = several()["springs"]
+    starts = [several()[name] for name in ("springs", "plane")]
     for potential, optimizer in ((ASEEMT(), None), (EMT("C", "O", "H"), InternalLBFGS())):
-        (entry,) = relax([start], potential, optimizer, fmax=1e-4)
-        assert entry.status == Status.CONVERGED
-        assert entry.energy < entry.initial_energy
-        end = entry.atoms.copy()
-        end.calc = ASEEMT()
-        assert np.linalg.norm(end.get_forces(), axis=1).max() < 1e-4
-        assert entry.energy == pytest.approx(end.get_potential_energy(), abs=1e-9)
+        result = relax(starts, potential, optimizer, fmax=1e-4)
+        assert result.converged.all()
+        assert (result.energies < result.initial_energies).all()
+        for start, entry in zip(starts, result, strict=True):
+            end = entry.atoms.copy()
+            end.calc = ASEEMT()
+            assert np.linalg.norm(end.get_forces(), axis=1).max() < 1e-4
+            assert entry.energy == pytest.approx(end.get_potential_energy(), abs=1e-9)
+            fixed = [c.index for c in start.constraints if isinstance(c, FixAtoms)]
+            assert all((end.positions[k] == start.positions[k]).all() for k in fixed)
+        alone = relax(starts[1:], potential, optimizer, fmax=1e-4)
+        assert same(result, 1, alone, 0)
+
+
+def test_the_default_optimizer_takes_springs_beside_fixed_atoms():
+    start = ethanol(1, FixAtoms([0, 1]), Hookean(2, (0, 0, 1, -0.2), 3.0), name="CH3OH")
+    (entry,) = relax([start], ASEEMT(), fmax=0.02)
+    assert entry.status == Status.CONVERGED and entry.evaluations < 40
+    assert np.array_equal(entry.positions[:2], start.positions[:2])
 
 
 # --- what fails, and what is refused
@@ -317,7 +329,7 @@ def test_cells_that_move_refuse_them():
     ("name", "optimizer", "message"),
     [
         ("bonds", None, r"\(FixBondLengths\).*InternalLBFGS.*pass FIRE\(\), BFGS\(\)"),
-        ("plane", InternalLBFGS(), r"\(FixAtoms\).*InternalLBFGS.*pass FIRE\(\), BFGS\(\)"),
+        ("all", InternalLBFGS(), r"\(FixBondLengths\).*InternalLBFGS.*pass FIRE\(\), BFGS\(\)"),
         ("internals", BFGSLineSearch(), r"\(FixInternals\).*BFGSLineSearch, which searches"),
         (
             "all",

@@ -31,7 +31,7 @@ from basinax.results.history import AnyRecorder
 from basinax.structures.batch import STEPS_PER_OCTAVE, padded_size
 from basinax.structures.cells.kinds import Kind, is_open
 from basinax.structures.constraints.applied import layout_of
-from basinax.structures.constraints.hosted import is_curved, moves_atoms, names_of
+from basinax.structures.constraints.hosted import is_curved, names_of
 from basinax.structures.machine import CPU, Machine, machine
 from basinax.structures.read import Structure, cells_of, has_volume, name_of, squared_measures
 
@@ -209,22 +209,21 @@ class RunSettings:
 
 
 def _check_suits(optimizer: AbstractTransform, structures: list[Structure]) -> None:
-    """Raise NotImplementedError if constraints on the host change steps that must be as made.
+    """Raise NotImplementedError if constraints bend steps that must be as made.
 
     `InternalLBFGS` predicts the energy after its step, and a line search goes along a line.
     """
-    name, bends = "", is_curved
+    name = ""
     if steps_on_the_host(optimizer):
-        name, bends = "InternalLBFGS (the default for calculators and models)", moves_atoms
+        name = "InternalLBFGS (the default for calculators and models)"
     elif has_search(optimizer):
         name = f"{type(optimizer).__name__}, which searches along lines,"
     for structure in structures if name else ():
-        atoms = structure.atoms
-        if structure.acts_on_host and (own := [c for c in atoms.constraints if bends(c)]):
+        if curved := [c for c in structure.atoms.constraints if is_curved(c)]:
             raise NotImplementedError(
-                f"{name_of(atoms, structure.number)} has constraints ({names_of(own)})"
-                f" that act on the host, with which {name} is not supported: pass FIRE(), BFGS()"
-                " or LBFGS()"
+                f"{name_of(structure.atoms, structure.number)} has constraints"
+                f" ({names_of(curved)}) that bend steps, with which {name} is not supported: pass"
+                " FIRE(), BFGS() or LBFGS()"
             )
 
 

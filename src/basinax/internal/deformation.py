@@ -9,12 +9,13 @@ import math
 from typing import Any
 
 import numpy as np
+from ase import Atoms
+from ase.constraints import FixCom
 from jaxtyping import Bool, Float
 
 from basinax.internal.arithmetic import dot, product
 from basinax.structures.cells.kinds import AbstractCell
-from basinax.structures.constraints.fix_com import Masses
-from basinax.structures.constraints.of_atoms import OfAtoms
+from basinax.structures.constraints.reading import left_by_constraints
 from basinax.structures.matrices import VOIGT_OF_ENTRIES
 from basinax.structures.read import Structure
 
@@ -33,8 +34,8 @@ class Deformation:
         self.cell = atoms.cell.array.copy()
         self.pbc, self.numbers = atoms.pbc.copy(), atoms.numbers.copy()
         self.kind, self.pressure = structure.kind, 0.0
-        self.left = _left(structure)
-        self.shares = _shares(structure)
+        self.left = _left(atoms)
+        self.shares = None if self.left is not None else _shares(atoms)
         self.n_dofs = 3 * (self.n_atoms + {None: 0, "strain": 2}.get(self.kind, 3))
         if cell is None:
             return
@@ -127,21 +128,17 @@ def exponential(matrices: np.ndarray) -> np.ndarray:
     return result
 
 
-def _left(structure: Structure) -> Float[np.ndarray, "atoms 3 3"] | None:
-    """The matrix that constraints apply to each atom's steps; None without constraints."""
-    left = None
-    for stage in structure.stages:
-        if OfAtoms in stage:
-            own = stage[OfAtoms].matrices
-            left = own if left is None else product(own, left)
-    return left
+def _left(atoms: Atoms) -> Float[np.ndarray, "atoms 3 3"] | None:
+    """The matrix that constraints apply to each atom's steps; None if all are free."""
+    left = left_by_constraints(atoms)
+    return None if (left == np.eye(3)).all() else left
 
 
-def _shares(structure: Structure) -> Float[np.ndarray, "atoms"] | None:
-    """Each atom's share of the mass, if the last constraint fixes the centre of mass."""
-    if not structure.stages or Masses not in structure.stages[-1]:
+def _shares(atoms: Atoms) -> Float[np.ndarray, "atoms"] | None:
+    """Each atom's share of the mass; None without a `FixCom`."""
+    if not any(type(constraint) is FixCom for constraint in atoms.constraints):
         return None
-    masses = structure.stages[-1][Masses]
+    masses = atoms.get_masses()
     return masses / masses.sum()
 
 
