@@ -198,6 +198,25 @@ def test_derivatives_of_coordinates_are_those_of_differences(name, cell):
     assert (coordinates.stiffness(x) > 0).all()
 
 
+AXES = np.array([(1, 0, 0), (-1, 0, 0), (0, 1, 0), (0, -1, 0), (0, 0, 1), (0, 0, -1)], float)
+
+
+@pytest.mark.parametrize(
+    ("symbols", "length", "seed"),
+    [("SF6", 1.62, 2), ("ClF5", 1.7, 1), ("XeF4", 2.0, 0), ("XeF4", 2.0, 1)],
+)
+def test_hypervalent_centres_leave_no_direction_without_a_coordinate(symbols, length, seed):
+    """Only the weak spring would hold it, and the first steps would be too long."""
+    n = int(symbols[-1])
+    atoms = Atoms(symbols, [(0, 0, 0), *(length * AXES[:n])])
+    atoms.rattle(0.1, seed=seed)
+    frame = frame_of(atoms)
+    x = frame.start()
+    jacobian = internal_coordinates(frame, 1.0, 1.0)(x, None).at(x)[1].matrix.toarray()
+    values = np.linalg.svd(jacobian, compute_uv=False)
+    assert values[3 * n - 4] > 0.25  # six of 3 (n + 1) directions turn or shift the molecule
+
+
 def test_a_list_does_not_depend_on_the_cell_that_is_chosen():
     whole, x = coordinates_of(UREA)
     moved = UREA.copy()

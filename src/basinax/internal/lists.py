@@ -37,8 +37,12 @@ short, and its force constant would be meaningless."""
 LINEAR = -0.9961946980917455
 """Bends with a smaller cosine, that of 175°, are near-linear."""
 
-MOST_BONDS = 4
-"""Only atoms with at most this many bonds have bends and torsions."""
+LINEAR_OF_PLANAR = -0.9659258262890683
+"""Likewise, that of 165°, at hypervalent atoms with `MANY_BONDS` and more: at square-planar ones an
+ordinary bend leaves a direction without a coordinate."""
+
+MANY_BONDS, MOST_BONDS = 4, 6
+"""Only atoms with at most so many bonds have bends and torsions; the second where hypervalent."""
 
 FLAT = 0.15
 """The largest volume of the unit vectors of three bonds at a flat centre."""
@@ -229,7 +233,8 @@ def _candidates(structure: Standing, pairs: NearPairs, before: Candidates | None
     bonds = _from_both_ends(len(numbers), pairs.take(pairs.kinds == STRETCH))
     is_bonded = pairs.kinds == WEAK_CONTACT
     is_bonded[is_bonded] = _within_three_bonds(bonds, pairs.take(is_bonded))
-    stretched, can_bend = pairs.take(~is_bonded), bonds.degrees <= MOST_BONDS
+    stretched = pairs.take(~is_bonded)
+    can_bend = bonds.degrees <= np.where(_is_hypervalent(structure), MOST_BONDS, MANY_BONDS)
     halves = pairs.take((pairs.kinds == STRETCH) & can_bend[pairs.i] & can_bend[pairs.far.atoms])
     stretched, bonds = _joined(stretched, links, bonds, is_covalent)
     home = Images(stretched.i, np.zeros((len(stretched.i), 3), int))
@@ -243,6 +248,11 @@ def _candidates(structure: Standing, pairs: NearPairs, before: Candidates | None
     out = [flat[:, [end, 2]] for end in (0, 1, 3)]
     sides = np.concatenate([at[:, :2], at[:, :0:-1], *out]).T.copy()
     return Candidates(pairs, links, every, sides)
+
+
+def _is_hypervalent(structure: Standing) -> Bool[np.ndarray, "atoms"]:
+    """Atoms that may have more than four bonds: of the third period on, in molecules."""
+    return (structure.numbers > 10) & ~structure.pbc.any()
 
 
 def _are_equal(a: NearPairs, b: NearPairs) -> bool:
@@ -391,7 +401,10 @@ def _decisions(structure: Standing, candidates: Candidates) -> Bool[np.ndarray, 
     can_twist = (np.abs(cosines[n:]) <= -LINEAR).reshape(2, n_twists).all(0)
     u, v, w = flat.reshape(3, -1, 3)
     is_flat = np.abs((u * cross(v, w)).sum(1)) < FLAT
-    return np.concatenate([cosines[:n] < LINEAR, can_twist, is_flat])
+    may_be_planar = _is_hypervalent(structure) & (every.degrees >= MANY_BONDS)
+    centres = every.owners[every.bends[:, 1]]
+    is_linear = cosines[:n] < np.where(may_be_planar[centres], LINEAR_OF_PLANAR, LINEAR)
+    return np.concatenate([is_linear, can_twist, is_flat])
 
 
 def _chosen(candidates: Candidates, decisions: Bool[np.ndarray, "candidates"]) -> InternalList:
