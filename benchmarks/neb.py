@@ -32,6 +32,7 @@ from ase.constraints import FixAtoms
 from ase.mep import NEB
 from ase.optimize import FIRE
 
+import basinax
 from basinax.atoms import EMT, JaxModel, neb, relax
 
 jax.config.update("jax_enable_x64", True)
@@ -146,6 +147,7 @@ def of_basinax(problem: Problem) -> tuple[dict[str, Any], Any]:
     paths = neb(
         problem.bands,
         problem.potential,
+        basinax.FIRE(),
         method="improvedtangent",
         fmax=problem.fmax,
         max_steps=problem.max_steps,

@@ -260,7 +260,7 @@ class PathOptions(ModelOptions):
         str | None,
         typer.Option(
             help="NAME[:OPTION=VALUE,...], such as mdmin:dt=0.1 or bfgs; or a config, as a .json or"
-            " .toml file or as JSON text; fire by default. None with line searches."
+            " .toml file or as JSON text; lbfgs:curvature=0.8 by default. None with line searches."
         ),
     ] = None
     fmax: Annotated[

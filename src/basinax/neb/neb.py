@@ -24,7 +24,7 @@ from basinax.neb.trajectories import PathTrajectories
 from basinax.numerics.forks import check_process
 from basinax.numerics.settings import count_of, first_of, knows_options_of_ase, shown, warn
 from basinax.numerics.switches import own_switches
-from basinax.optimizers import FIRE
+from basinax.optimizers import LBFGS
 from basinax.optimizers.line_search.walk import has_search
 from basinax.optimizers.protocol import AbstractTransform, check_transform
 from basinax.potentials import AbstractPotential
@@ -62,8 +62,9 @@ def neb(
     """Find minimum-energy paths by nudged elastic bands, each path as if it were alone.
 
     A path is one system, whose rows are the atoms of all its images: an optimizer steps a whole
-    path, as ASE's optimizers step an `ase.mep.NEB`, and takes the same steps. The images of all
-    paths are evaluated together. End points are evaluated once and do not move; cells are fixed.
+    path, as ASE's optimizers step an `ase.mep.NEB`; those of ASE take the same steps. The images of
+    all paths are evaluated together. End points are evaluated once and do not move; cells are
+    fixed.
 
         paths = [[start, end] for start, end in hops]
         for path in neb(paths, EMT(), n_images=7):
@@ -77,8 +78,9 @@ def neb(
             the next, atoms take the shortest way: where that crosses boundaries of the cell, later
             images of the result lie in neighbouring cells.
         potential: as for `relax`; if None, each image's own `atoms.calc`.
-        optimizer: such as `FIRE()` (if None), `BFGS()` or "mdmin:dt=0.1". Those with line searches
-            are refused: the forces on a path are not derivatives of an energy.
+        optimizer: such as `FIRE()`, `BFGS()` or "mdmin:dt=0.1"; if None, `LBFGS(curvature=0.8)`.
+            Those with line searches are refused: the forces on a path are not derivatives of an
+            energy.
         k: spring constants in eV/Å²: one number, or one entry per path, a number or those of all
             springs of the path.
         climb: whether the highest image climbs, from the first step on; or the force (eV/Å) at
@@ -151,7 +153,10 @@ def check_method(method: str) -> None:
 
 def usable_optimizer(optimizer: AbstractTransform | str | None) -> AbstractTransform:
     """The optimizer, or the usual one; raises TypeError if it cannot step paths."""
-    steps: Any = FIRE() if optimizer is None else named_optimizer(optimizer)
+    # No energy has the forces on a path: only pairs along which they change much like those of one
+    # are kept.
+    usual = LBFGS(curvature=0.8)
+    steps: Any = usual if optimizer is None else named_optimizer(optimizer)
     check_transform(steps)
     if steps_on_the_host(steps):
         raise TypeError(

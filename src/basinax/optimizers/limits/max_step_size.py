@@ -26,8 +26,8 @@ class MaxStepSize(AbstractLimit):
     """Scale all rows of a system so that its longest (along the last axis) is no longer than this.
 
     Rounding may make it an ulp longer, as in ASE. The direction of the step is kept. Systems within
-    their limit come back bit for bit, save for subnormal numbers, which may become 0. Where the
-    limit is 0, negative or NaN, systems become zero.
+    their limit come back bit for bit, save for subnormal numbers, which may become 0. So does one
+    with NaN, which has no longest row. Where the limit is 0, negative or NaN, systems become zero.
     """
 
     max_step_size: float | Float[Array, "..."] = 0.2
