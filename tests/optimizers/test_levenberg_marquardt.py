@@ -278,6 +278,18 @@ def test_a_trial_that_is_not_finite_is_refused_and_the_damping_grows():
     assert float(found.params[0, 0]) == pytest.approx(np.exp(-3.0), rel=1e-5)
 
 
+def test_single_precision_takes_few_more_evaluations():
+    """JᵀJ falls to a ten-thousandth on the way, and the damping must fall below that."""
+    t = jnp.linspace(0, 10, 16, dtype=np.float32)
+    model = sum_of_squares(lambda x, _: x[0, 0] * jnp.exp(x[0, 1] * t) - 2 * jnp.exp(-0.5 * t))
+    index, start = SystemIndex.from_sizes([1]), jnp.array([[1.0, 0.5]], np.float32)
+    options = {"index_prefix": index, "has_extras": True, "fmax": 1e-4}
+    result = relax(lambda x: model(x, index), start, USUAL, **options)
+    assert result.converged.all()
+    assert result.evaluations[0] <= 20  # 75 with the damping bounded by 64 spacings of floats
+    np.testing.assert_allclose(result.params, [[2.0, -0.5]], atol=1e-4)
+
+
 def test_a_parameter_without_effect_stays_where_it_is():
     found = fitted(lambda x, is_row: x[0, :1] ** 2 - 2.0, [[1.0, 7.0]])
     assert found.converged.all() and found.params[0, 1] == 7.0

@@ -195,9 +195,10 @@ class LevenbergMarquardtState(AbstractState):
 
 
 def _bounds(dtype: Any) -> tuple[float, float]:
-    """Bounds of the damping: with the least, a matrix of unit diagonal has Cholesky factors."""
+    """Bounds of the damping. The least holds no step back where JᵀJ has become far smaller than its
+    largest diagonal; a matrix without Cholesky factors gives no step, and more damping."""
     info = jnp.finfo(dtype)
-    return 64 * float(info.eps), float(info.max) ** 0.5
+    return float(info.eps) ** 2, float(info.max) ** 0.5
 
 
 def _size(gradient: Float[Array, "systems n"], state: LevenbergMarquardtState):
