@@ -234,7 +234,7 @@ def _candidates(structure: Standing, pairs: NearPairs, before: Candidates | None
     is_bonded = pairs.kinds == WEAK_CONTACT
     is_bonded[is_bonded] = _within_three_bonds(bonds, pairs.take(is_bonded))
     stretched = pairs.take(~is_bonded)
-    can_bend = bonds.degrees <= np.where(_is_hypervalent(structure), MOST_BONDS, MANY_BONDS)
+    can_bend = bonds.degrees <= np.where(_may_be_hypervalent(structure), MOST_BONDS, MANY_BONDS)
     halves = pairs.take((pairs.kinds == STRETCH) & can_bend[pairs.i] & can_bend[pairs.far.atoms])
     stretched, bonds = _joined(stretched, links, bonds, is_covalent)
     home = Images(stretched.i, np.zeros((len(stretched.i), 3), int))
@@ -250,7 +250,7 @@ def _candidates(structure: Standing, pairs: NearPairs, before: Candidates | None
     return Candidates(pairs, links, every, sides)
 
 
-def _is_hypervalent(structure: Standing) -> Bool[np.ndarray, "atoms"]:
+def _may_be_hypervalent(structure: Standing) -> Bool[np.ndarray, "atoms"]:
     """Atoms that may have more than four bonds: of the third period on, in molecules."""
     return (structure.numbers > 10) & ~structure.pbc.any()
 
@@ -401,7 +401,7 @@ def _decisions(structure: Standing, candidates: Candidates) -> Bool[np.ndarray, 
     can_twist = (np.abs(cosines[n:]) <= -LINEAR).reshape(2, n_twists).all(0)
     u, v, w = flat.reshape(3, -1, 3)
     is_flat = np.abs((u * cross(v, w)).sum(1)) < FLAT
-    may_be_planar = _is_hypervalent(structure) & (every.degrees >= MANY_BONDS)
+    may_be_planar = _may_be_hypervalent(structure) & (every.degrees >= MANY_BONDS)
     centres = every.owners[every.bends[:, 1]]
     is_linear = cosines[:n] < np.where(may_be_planar[centres], LINEAR_OF_PLANAR, LINEAR)
     return np.concatenate([is_linear, can_twist, is_flat])

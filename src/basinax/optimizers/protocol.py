@@ -170,7 +170,7 @@ class AbstractTransform(eqx.Module):
 
 
 class AbstractAround(AbstractTransform):
-    """A transform around an optimizer, whose state is its own."""
+    """A transform around an optimizer, with the state of the optimizer."""
 
     optimizer: AbstractTransform
 
