@@ -222,6 +222,7 @@ def assert_same(path, other):
     [
         ("improvedtangent", np.float64, None, 25),
         exhaustive("improvedtangent", np.float32, None, 400),
+        exhaustive("improvedtangent", np.float64, FIRE(), 25),
         exhaustive("string", np.float32, FIRE(), 25),
     ],
 )

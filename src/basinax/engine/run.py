@@ -83,14 +83,14 @@ class Feed:
                 (item,) = items
                 is_known = isinstance(item, Fault)
                 return [item if is_known else Fault(item.number, item.atoms, error)]
-            structures = None
-        if structures is None:  # here, not in the handler: an error has no other as its context
-            half = len(items) // 2
-            return self._take_in(items[:half]) + self._take_in(items[half:])
-        atoms = [structure.atoms for structure in structures]
-        self._has_warned = self._has_warned or warn_of_unused(atoms, self._run.potential)
-        self.waiting += structures
-        return []
+        else:
+            atoms = [structure.atoms for structure in structures]
+            self._has_warned = self._has_warned or warn_of_unused(atoms, self._run.potential)
+            self.waiting += structures
+            return []
+        # Behind the handler, since errors in it would have this one as their context.
+        half = len(items) // 2
+        return self._take_in(items[:half]) + self._take_in(items[half:])
 
     def release(self, outcomes: Outcomes) -> None:
         """Make room: these outcomes have been handed over."""

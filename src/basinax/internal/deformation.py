@@ -35,6 +35,7 @@ class Deformation:
         self.pbc, self.numbers = atoms.pbc.copy(), atoms.numbers.copy()
         self.kind, self.pressure = structure.kind, 0.0
         self.left = _left(atoms)
+        # Beside fixed atoms, steps that `FixCom` shifts are no longer those of `left`.
         self.shares = None if self.left is not None else _shares(atoms)
         self.n_dofs = 3 * (self.n_atoms + {None: 0, "strain": 2}.get(self.kind, 3))
         if cell is None:
