@@ -30,9 +30,11 @@ from basinax.atoms import (
     LennardJones,
     Relaxed,
     Trajectories,
+    elastic,
     evaluate,
     relax,
     relax_stream,
+    vibrations,
 )
 from basinax.results.history import Log
 from basinax.results.report.structures import structures_of
@@ -434,9 +436,14 @@ def test_parquet_has_one_type_for_mixed_numbers_and_any_text(result, tmp_path):
 
 
 def test_csv_files_hold_no_numbers_of_numpy(result, tmp_path):
-    for table in (result, result.compare(result)):
+    crystal, argon = [bulk("Ar", a=5.3)], LennardJones(**ARGON)
+    points = evaluate(crystal, argon, stress=True)
+    others = points, vibrations(crystal, argon), elastic(crystal, argon)
+    for table in (result, result.compare(result), *others):
         table.write_table(tmp_path / "table.csv")
-        assert "np." not in (tmp_path / "table.csv").read_text()
+        text = (tmp_path / "table.csv").read_text()
+        assert "np." not in text
+        assert text.splitlines()[0].split(",") == list(table.to_dict())
 
 
 def test_a_table_of_another_ending_is_refused(result, tmp_path):

@@ -19,7 +19,7 @@ from basinax.engine.relax import relax
 from basinax.minimize.status import Status
 from basinax.numerics.settings import PART, POSITIVE, one_number, require_switch
 from basinax.numerics.switches import own_switches
-from basinax.results.table import named, text_of
+from basinax.results.table import AbstractTable, named, text_of
 from basinax.structures.batch import available_dtype
 from basinax.structures.cells.kinds import fixes_directions
 from basinax.structures.charges import Unused, uses_of
@@ -97,7 +97,7 @@ class Elasticity:
         return Modulus(float(voigt), float(reuss))
 
 
-class AtomsElasticity(tuple[Elasticity, ...]):
+class AtomsElasticity(AbstractTable, tuple[Elasticity, ...]):
     """The result of `elastic`: one `Elasticity` per structure, in the order of the input."""
 
     __slots__ = ()

@@ -27,7 +27,7 @@ from basinax.potentials import AbstractPotential
 from basinax.potentials.points import found_of
 from basinax.results.record import SHOWN
 from basinax.results.snapshot import Snapshot, Template
-from basinax.results.table import energies_of, more_than, named, text_of, volumes
+from basinax.results.table import AbstractTable, energies_of, more_than, named, text_of, volumes
 from basinax.structures.batch import available_dtype
 from basinax.structures.charges import warn_of_unused
 from basinax.structures.constraints.hosted import forces_under
@@ -37,7 +37,7 @@ from basinax.structures.read import HoldsAtoms, has_volume, intake
 NOT_FINITE = "energy, forces or stress are NaN or infinite"
 
 
-class AtomsEvaluation(eqx.Module):
+class AtomsEvaluation(AbstractTable, eqx.Module):
     """The result of `evaluate`; fields have one entry per structure, in the order of the input."""
 
     atoms: list[Atoms]

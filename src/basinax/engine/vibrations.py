@@ -23,7 +23,7 @@ from basinax.models.jax_model import JaxModel, hessian_of as hessian_of_model
 from basinax.numerics.settings import POSITIVE, SIZE, one_number, shown
 from basinax.numerics.switches import own_switches
 from basinax.potentials.hessians import NUMERICAL, hessian_of
-from basinax.results.table import named, text_of
+from basinax.results.table import AbstractTable, named, text_of
 from basinax.structures.batch import available_dtype, in_parts
 from basinax.structures.read import name_of
 
@@ -115,7 +115,7 @@ class Vibrations:
         return self.is_finite and not len(self.imaginary)
 
 
-class AtomsVibrations(tuple[Vibrations, ...]):
+class AtomsVibrations(AbstractTable, tuple[Vibrations, ...]):
     """The result of `vibrations`: one `Vibrations` per structure, in the order of the input."""
 
     __slots__ = ()

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,12 +18,12 @@ from basinax.results.history import History
 from basinax.results.record import SHOWN, Entries, Relaxed
 from basinax.results.snapshot import Template
 from basinax.results.table import (
+    AbstractTable,
     brief_of,
     columns_of,
     derived,
     more_than,
     text_of,
-    write_rows,
 )
 from basinax.structures.read import without_outcome
 
@@ -263,7 +262,7 @@ class ComparedPath(AbstractCompared):
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class PathsResult(Entries[MinimumEnergyPath]):
+class PathsResult(AbstractTable, Entries[MinimumEnergyPath]):
     """The result of `neb`: a sequence of paths, in the order of the input."""
 
     def __repr__(self) -> str:
@@ -337,7 +336,3 @@ class PathsResult(Entries[MinimumEnergyPath]):
         `seconds` and `message`.
         """
         return columns_of(self.entries, MinimumEnergyPath)
-
-    def write_table(self, path: str | os.PathLike[str]) -> None:
-        """Write `to_dict` to a file, see `AtomsRelaxation.write_table`."""
-        write_rows(path, self.to_dict())

@@ -3,7 +3,6 @@
 import abc
 import dataclasses
 import html
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self, TypeVar
@@ -16,14 +15,13 @@ from basinax.minimize.status import Status
 from basinax.numerics.settings import count_of, first_of
 from basinax.results.record import SHOWN, Entries, Relaxed
 from basinax.results.table import (
+    AbstractTable,
     brief_of,
     columns_of,
     derived,
-    frame_of,
     html_of,
     more_than,
     text_of,
-    write_rows,
 )
 from basinax.structures.read import to_nearest_images
 
@@ -130,7 +128,7 @@ Pair = TypeVar("Pair", bound=AbstractCompared)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Comparison(Entries[Pair]):
+class Comparison(AbstractTable, Entries[Pair]):
     """Two results beside each other: a sequence of what is in both, such as `Compared`."""
 
     kind: type[Pair]
@@ -184,14 +182,6 @@ class Comparison(Entries[Pair]):
         `reaction_energy_difference_eV`.
         """
         return columns_of(self.entries, self.kind)
-
-    def to_pandas(self) -> Any:
-        """`to_dict` as a `pandas.DataFrame`. Raises ImportError without pandas."""
-        return frame_of(self.to_dict())
-
-    def write_table(self, path: str | os.PathLike[str]) -> None:
-        """Write `to_dict` to a file, see `AtomsRelaxation.write_table`."""
-        write_rows(path, self.to_dict())
 
     def __repr__(self) -> str:
         """Counts, sums, and the first lines of the table."""

@@ -1,5 +1,6 @@
 """Tables as columns: aligned text, HTML, and files by their ending."""
 
+import abc
 import csv
 import dataclasses
 import enum
@@ -85,6 +86,24 @@ def fields_of(kind: type) -> dict[str, Column]:
     for each in reversed(kind.__mro__):
         found |= {name: x.column for name, x in vars(each).items() if isinstance(x, _Derived)}
     return dict(sorted(found.items(), key=lambda item: item[1].number))
+
+
+class AbstractTable(abc.ABC):
+    """What has a table."""
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def to_dict(self) -> Columns:
+        """The table as columns."""
+
+    def to_pandas(self) -> Any:
+        """`to_dict` as a `pandas.DataFrame`. Raises ImportError without pandas."""
+        return frame_of(self.to_dict())
+
+    def write_table(self, path: str | os.PathLike[str]) -> None:
+        """Write `to_dict` to a file, see `AtomsRelaxation.write_table`."""
+        write_rows(path, self.to_dict())
 
 
 def named(atoms: Sequence[Atoms]) -> Columns:
