@@ -1,6 +1,7 @@
 """L-BFGS in internal coordinates: derivatives, the prototype's points, the promise, bad starts."""
 
 import functools
+import itertools
 import os
 import subprocess
 import sys
@@ -32,7 +33,7 @@ from basinax.internal.carried import Metric, Walk
 from basinax.internal.coordinates import NoCoordinates, internal_coordinates, where_it_stands
 from basinax.internal.deformation import Deformation
 from basinax.internal.factors import Factors, Profile
-from basinax.internal.lists import list_of
+from basinax.internal.lists import METAL, STRETCH, InternalList, list_of
 from basinax.internal.sparse import HessianModel, Jacobian, Pattern
 from basinax.structures.read import intake
 from calculators import Springs, Whirl
@@ -201,20 +202,70 @@ def test_derivatives_of_coordinates_are_those_of_differences(name, cell):
 AXES = np.array([(1, 0, 0), (-1, 0, 0), (0, 1, 0), (0, -1, 0), (0, 0, 1), (0, 0, -1)], float)
 
 
-@pytest.mark.parametrize(
-    ("symbols", "length", "seed"),
-    [("SF6", 1.62, 2), ("ClF5", 1.7, 1), ("XeF4", 2.0, 0), ("XeF4", 2.0, 1)],
-)
-def test_hypervalent_centres_leave_no_direction_without_a_coordinate(symbols, length, seed):
-    """Only the weak spring would hold it, and the first steps would be too long."""
+def centred(symbols: str, length: float, seed: int) -> Atoms:
+    """An atom with neighbours along the axes, off by some 0.1 Å."""
     n = int(symbols[-1])
     atoms = Atoms(symbols, [(0, 0, 0), *(length * AXES[:n])])
     atoms.rattle(0.1, seed=seed)
+    return atoms
+
+
+@pytest.mark.parametrize(
+    ("symbols", "length", "seed"),
+    [
+        *[("SF6", 1.62, 2), ("ClF5", 1.7, 1), ("XeF4", 2.0, 0), ("XeF4", 2.0, 1)],
+        *[("WF6", 1.87, 0), ("PtCl4", 2.35, 1), ("AuCl2", 2.3, 2)],
+    ],
+)
+def test_hypervalent_centres_leave_no_direction_without_a_coordinate(symbols, length, seed):
+    """Only the weak spring would hold it, and the first steps would be too long."""
+    atoms = centred(symbols, length, seed)
+    n = len(atoms) - 1
     frame = frame_of(atoms)
     x = frame.start()
     jacobian = internal_coordinates(frame, 1.0, 1.0)(x, None).at(x)[1].matrix.toarray()
     values = np.linalg.svd(jacobian, compute_uv=False)
-    assert values[3 * n - 4] > 0.25  # six of 3 (n + 1) directions turn or shift the molecule
+    # Six of 3 (n + 1) directions turn or shift the molecule, five where it is linear.
+    assert values[max(3 * n - 4, 3)] > 0.25
+
+
+def list_of_atoms(atoms: Atoms) -> InternalList:
+    frame = frame_of(atoms)
+    return list_of(where_it_stands(frame, frame.start()))
+
+
+def test_hypervalent_centres_bend_in_crystals_and_bonds_between_them_never_twist():
+    atoms = centred("SF6", 1.62, 2)
+    alone = list_of_atoms(atoms)
+    atoms.set_cell(9 * np.eye(3))
+    atoms.pbc = True
+    inside = list_of_atoms(atoms)
+    assert np.array_equal(inside.bends, alone.bends)
+    assert np.array_equal(inside.linear, alone.linear)
+    assert len(inside.bends) + len(inside.linear) == 15
+    network = list_of_atoms(bulk("GeTe", "rocksalt", a=6.0, cubic=True))
+    assert (len(network.bends), len(network.linear), len(network.torsions)) == (96, 24, 0)
+
+
+def test_metals_bend_between_few_neighbours_and_are_held_by_springs_between_many():
+    def kinds(symbols, positions):
+        return set(list_of_atoms(Atoms(symbols, positions)).kinds)
+
+    corners = np.array(list(itertools.product((-1.1, 1.1), repeat=3)))
+    assert kinds("FeC4", [(0, 0, 0), *corners[[0, 3, 5, 6]]]) == {STRETCH}
+    assert kinds("FeC8", [(0, 0, 0), *corners]) == {METAL}
+    assert kinds("NaC4", [(0, 0, 0), *corners[[0, 3, 5, 6]]]) == {METAL}
+    assert kinds("FeC", [(0, 0, 0), (0, 0, 3.0)]) == {METAL}  # too far for a bond
+    assert kinds("Cu2", [(0, 0, 0), (0, 0, 2.5)]) == {METAL}
+
+
+@pytest.mark.parametrize(("height", "is_flat"), [(0.1, True), (0.3, False)])
+def test_a_centre_that_is_a_little_off_its_plane_is_flat(height, is_flat):
+    """Without an improper, bends hardly see it move through the plane, and steps are too long."""
+    turns = 2 * np.pi / 3 * np.arange(3)
+    plane = 1.3 * np.stack([np.cos(turns), np.sin(turns), 0 * turns], 1)
+    listed = list_of_atoms(Atoms("BF3", [(0, 0, height), *plane]))
+    assert len(listed.flat) == is_flat
 
 
 def test_a_list_does_not_depend_on_the_cell_that_is_chosen():

@@ -362,6 +362,7 @@ LARGE = {
     "aligned rows": lambda: SystemIndex.from_sizes([2], align=10**9),
     "pairs of L-BFGS": lambda: LBFGS(memory=10**6, is_bounded=False).init(X),
     "a dense Hessian": lambda: BFGS().init(np.ones((10**5, 3))),
+    "normal matrices": lambda: LevenbergMarquardt().init(np.ones((10**5, 3))),
 }
 
 

@@ -1,7 +1,8 @@
 """The stretches, bends and torsions of a structure, over periodic images, from its geometry alone.
 
 Bonds are pairs within 1.3 of the sum of their covalent radii, between elements that bond
-covalently. A pair with another element is held by a spring alone. In periodic structures, pairs
+covalently; in molecules also between such an element and a metal with at most six of them. Another
+pair with a metal is held by a spring alone. In periodic structures, pairs
 more than three bonds apart are contacts; the fragments of a molecule are joined by the shortest
 contacts instead. Lists are ordered by atom numbers, then shifts, so equal lists are equal arrays.
 """
@@ -27,6 +28,9 @@ COVALENT = np.isin(
 )
 """Elements, by atomic number, whose bonds to each other bend and twist."""
 
+IONIC = np.isin(np.arange(len(covalent_radii)), [3, 11, 12, 19, 20, 37, 38, 55, 56, 87, 88])
+"""Alkali and alkaline-earth metals, which are held by springs in molecules, too."""
+
 BOND, SPRING, CONTACT = 1.3, 1.8, 3.0
 """Largest distances of bonds, springs and contacts, in sums of covalent radii."""
 
@@ -38,13 +42,14 @@ LINEAR = -0.9961946980917455
 """Bends with a smaller cosine, that of 175°, are near-linear."""
 
 LINEAR_OF_PLANAR = -0.9659258262890683
-"""Likewise, that of 165°, at hypervalent atoms with `MANY_BONDS` and more: at square-planar ones an
-ordinary bend leaves a direction without a coordinate."""
+"""Likewise, that of 165°, at atoms that may be hypervalent: at square-planar ones an ordinary bend
+leaves a direction without a coordinate."""
 
 MANY_BONDS, MOST_BONDS = 4, 6
-"""Only atoms with at most so many bonds have bends and torsions; the second where hypervalent."""
+"""Only atoms with at most so many bonds have bends; the second where hypervalent. One end of a bond
+with torsions has at most the first."""
 
-FLAT = 0.15
+FLAT = 0.3
 """The largest volume of the unit vectors of three bonds at a flat centre."""
 
 STRETCH, METAL, WEAK_CONTACT = 0, 1, 2
@@ -177,11 +182,26 @@ def _pairs(structure: Standing) -> NearPairs | None:
     if (relative < NEAREST).any():
         return None
     are_covalent = is_covalent[i] & is_covalent[far.atoms]
+    if not (pbc.any() or is_covalent.all()):
+        are_covalent |= _are_ligated(structure, i, far.atoms, relative)
     kinds = np.where(are_covalent, WEAK_CONTACT, METAL)
     kinds[are_covalent & (relative < BOND)] = STRETCH
     contact = CONTACT if pbc.any() else BOND
     chosen = relative < np.where(are_covalent, contact, SPRING)
     return NearPairs(i, far, kinds).take(np.flatnonzero(chosen))
+
+
+def _are_ligated(
+    structure: Standing, i: np.ndarray, far: np.ndarray, relative: np.ndarray
+) -> Bool[np.ndarray, "pairs"]:
+    """Pairs of metals with few covalent neighbours and of covalent elements, in molecules."""
+    numbers = structure.numbers
+    is_covalent = COVALENT[numbers]
+    mixed = is_covalent[i] != is_covalent[far]
+    metals = np.where(is_covalent[i], far, i)
+    n_bonds = np.bincount(metals[mixed & (relative < BOND)], minlength=len(numbers))
+    is_ligated = ~IONIC[numbers] & (n_bonds > 0) & (n_bonds <= MOST_BONDS)
+    return mixed & is_ligated[metals]
 
 
 def _reach(radii: np.ndarray, is_covalent: np.ndarray, pbc: np.ndarray) -> float:
@@ -234,8 +254,11 @@ def _candidates(structure: Standing, pairs: NearPairs, before: Candidates | None
     is_bonded = pairs.kinds == WEAK_CONTACT
     is_bonded[is_bonded] = _within_three_bonds(bonds, pairs.take(is_bonded))
     stretched = pairs.take(~is_bonded)
-    can_bend = bonds.degrees <= np.where(_may_be_hypervalent(structure), MOST_BONDS, MANY_BONDS)
-    halves = pairs.take((pairs.kinds == STRETCH) & can_bend[pairs.i] & can_bend[pairs.far.atoms])
+    can_bend = bonds.degrees <= np.where(_may_be_hypervalent(numbers), MOST_BONDS, MANY_BONDS)
+    ends = pairs.i, pairs.far.atoms
+    can_twist = (pairs.kinds == STRETCH) & can_bend.take(ends).all(0)
+    can_twist &= (bonds.degrees.take(ends) <= MANY_BONDS).any(0)
+    halves = pairs.take(can_twist)
     stretched, bonds = _joined(stretched, links, bonds, is_covalent)
     home = Images(stretched.i, np.zeros((len(stretched.i), 3), int))
     groups = [(home, stretched.far), _angles(bonds, can_bend), _torsions(bonds, halves)]
@@ -250,9 +273,9 @@ def _candidates(structure: Standing, pairs: NearPairs, before: Candidates | None
     return Candidates(pairs, links, every, sides)
 
 
-def _may_be_hypervalent(structure: Standing) -> Bool[np.ndarray, "atoms"]:
-    """Atoms that may have more than four bonds: of the third period on, in molecules."""
-    return (structure.numbers > 10) & ~structure.pbc.any()
+def _may_be_hypervalent(numbers: np.ndarray) -> Bool[np.ndarray, "atoms"]:
+    """Atoms that may have more than four bonds: of the third period on."""
+    return numbers > 10
 
 
 def _are_equal(a: NearPairs, b: NearPairs) -> bool:
@@ -401,9 +424,8 @@ def _decisions(structure: Standing, candidates: Candidates) -> Bool[np.ndarray, 
     can_twist = (np.abs(cosines[n:]) <= -LINEAR).reshape(2, n_twists).all(0)
     u, v, w = flat.reshape(3, -1, 3)
     is_flat = np.abs((u * cross(v, w)).sum(1)) < FLAT
-    may_be_planar = _may_be_hypervalent(structure) & (every.degrees >= MANY_BONDS)
-    centres = every.owners[every.bends[:, 1]]
-    is_linear = cosines[:n] < np.where(may_be_planar[centres], LINEAR_OF_PLANAR, LINEAR)
+    centres = structure.numbers[every.owners[every.bends[:, 1]]]
+    is_linear = cosines[:n] < np.where(_may_be_hypervalent(centres), LINEAR_OF_PLANAR, LINEAR)
     return np.concatenate([is_linear, can_twist, is_flat])
 
 

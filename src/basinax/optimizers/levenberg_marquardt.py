@@ -16,6 +16,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int32, PyTree
 
+from basinax.numerics.memory import require_memory
 from basinax.numerics.rounding import rounded
 from basinax.numerics.settings import Positive
 from basinax.optimizers.protocol import (
@@ -70,10 +71,17 @@ class LevenbergMarquardt(AbstractTransform):
     for a start that may be far; 1e-6 for one that is near."""
 
     def init(self, parameters, index_prefix: Prefix = None) -> "LevenbergMarquardtState":
-        """Needs sizes that are known: not to be called with a traced index."""
+        """Needs sizes that are known: not to be called with a traced index.
+
+        Raises ValueError if the matrices need more memory than the machine has.
+        """
         blank = segment.blank(parameters, index_prefix)
         counts = np.broadcast_to(entry_counts(parameters, index_prefix), blank.shape)
         width = room_of(int(counts.max(initial=0)))
+        n_bytes = 2.0 * width**2 * blank.size * blank.dtype.itemsize
+        require_memory(
+            n_bytes, f"two normal matrices of {width} entries for each of {blank.size} systems"
+        )
         vector = jnp.zeros_like(blank, shape=(*blank.shape, width))
         no = jnp.zeros_like(blank, bool)
         return LevenbergMarquardtState(
