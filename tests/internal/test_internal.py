@@ -257,6 +257,8 @@ def test_metals_bend_between_few_neighbours_and_are_held_by_springs_between_many
     assert kinds("NaC4", [(0, 0, 0), *corners[[0, 3, 5, 6]]]) == {METAL}
     assert kinds("FeC", [(0, 0, 0), (0, 0, 3.0)]) == {METAL}  # too far for a bond
     assert kinds("Cu2", [(0, 0, 0), (0, 0, 2.5)]) == {METAL}
+    off = list_of_atoms(Atoms("FeC2", [(0, 0, 0), (-0.6, 0, 3.0), (0.6, 0, 3.0)]))
+    assert sorted(off.kinds) == [STRETCH, METAL, METAL]
 
 
 @pytest.mark.parametrize(("height", "is_flat"), [(0.1, True), (0.3, False)])

@@ -2,9 +2,9 @@
 
 Bonds are pairs within 1.3 of the sum of their covalent radii, between elements that bond
 covalently; in molecules also between such an element and a metal with at most six of them. Another
-pair with a metal is held by a spring alone. In periodic structures, pairs
-more than three bonds apart are contacts; the fragments of a molecule are joined by the shortest
-contacts instead. Lists are ordered by atom numbers, then shifts, so equal lists are equal arrays.
+pair with a metal is held by a spring alone. In periodic structures, pairs more than three bonds
+apart are contacts; the fragments of a molecule are joined by the shortest contacts instead. Lists
+are ordered by atom numbers, then shifts, so equal lists are equal arrays.
 """
 
 import functools
@@ -183,7 +183,7 @@ def _pairs(structure: Standing) -> NearPairs | None:
         return None
     are_covalent = is_covalent[i] & is_covalent[far.atoms]
     if not (pbc.any() or is_covalent.all()):
-        are_covalent |= _are_ligated(structure, i, far.atoms, relative)
+        are_covalent |= _are_ligated(numbers, i, far.atoms, relative < BOND)
     kinds = np.where(are_covalent, WEAK_CONTACT, METAL)
     kinds[are_covalent & (relative < BOND)] = STRETCH
     contact = CONTACT if pbc.any() else BOND
@@ -192,14 +192,13 @@ def _pairs(structure: Standing) -> NearPairs | None:
 
 
 def _are_ligated(
-    structure: Standing, i: np.ndarray, far: np.ndarray, relative: np.ndarray
+    numbers: np.ndarray, i: np.ndarray, far: np.ndarray, is_near: np.ndarray
 ) -> Bool[np.ndarray, "pairs"]:
-    """Pairs of metals with few covalent neighbours and of covalent elements, in molecules."""
-    numbers = structure.numbers
+    """The mask of pairs of a covalent element and a metal that bonds to few of these."""
     is_covalent = COVALENT[numbers]
     mixed = is_covalent[i] != is_covalent[far]
     metals = np.where(is_covalent[i], far, i)
-    n_bonds = np.bincount(metals[mixed & (relative < BOND)], minlength=len(numbers))
+    n_bonds = np.bincount(metals[mixed & is_near], minlength=len(numbers))
     is_ligated = ~IONIC[numbers] & (n_bonds > 0) & (n_bonds <= MOST_BONDS)
     return mixed & is_ligated[metals]
 
