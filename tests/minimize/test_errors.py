@@ -407,6 +407,10 @@ OF_RUNS = {
         lambda: jax.jit(BFGS(max_rows=2).init)(ROWS),
         ["ValueError", "max_rows=2", "3 rows"],
     ),
+    "structures in place of a function": (
+        lambda: run([object()]),
+        ["TypeError", "value_and_gradient must be a function", "basinax.atoms.relax"],
+    ),
     "complex gradients": (
         lambda: run(lambda x: (jnp.zeros(2), {"x": x["x"].astype(complex)}), params={"x": ROWS}),
         ["TypeError", "value_and_gradient", "gradient['x'] has dtype complex128"],

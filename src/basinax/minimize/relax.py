@@ -138,7 +138,8 @@ def relax(
             JAX calls this function.
     """
     check_process()
-    require_function(value_and_gradient, "value_and_gradient")
+    advice = ": basinax.atoms.relax takes structures"
+    require_function(value_and_gradient, "value_and_gradient", advice)
     if isinstance(optimizer, str):
         optimizer = optimizer_from(optimizer)
     check_transform(optimizer)
