@@ -923,7 +923,8 @@ def test_a_place_serves_smaller_structures_with_the_bits_that_each_has_alone(
         together = relax(atoms, Quartic(), optimizer, history=True, **how)
     assert len(begun) == 1
     assert together.status[2] == Status.NOT_FINITE and together.converged.sum() > 10
-    for k in (k for k, n in enumerate(sizes) if n <= 24):
+    small = [k for k, n in enumerate(sizes) if n <= 24]
+    for k in small:
         alone = relax([atoms[k]], Quartic(), optimizer, **how)
         for name in ("energies", "steps", "fmax"):
             both = getattr(together, name)[k], getattr(alone, name)[0]

@@ -138,8 +138,8 @@ def relax(
             JAX calls this function.
     """
     check_process()
-    advice = ": basinax.atoms.relax takes structures"
-    require_function(value_and_gradient, "value_and_gradient", advice)
+    hint = ": basinax.atoms.relax takes structures"
+    require_function(value_and_gradient, "value_and_gradient", hint)
     if isinstance(optimizer, str):
         optimizer = optimizer_from(optimizer)
     check_transform(optimizer)

@@ -216,10 +216,10 @@ def require_switch(value: Any, name: str) -> None:
         raise TypeError(f"{name} must be True or False, got {shown(value)}")
 
 
-def require_function(value: Any, name: str, advice: str = "") -> None:
-    """Raise TypeError, which ends in the advice, unless the value can be called."""
+def require_function(value: Any, name: str, hint: str = "") -> None:
+    """Raise TypeError, which ends in the hint, unless the value can be called."""
     if not callable(value):
-        raise TypeError(f"{name} must be a function, got {shown(value)}{advice}")
+        raise TypeError(f"{name} must be a function, got {shown(value)}{hint}")
 
 
 OPTIONS_OF_ASE = {
